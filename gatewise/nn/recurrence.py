@@ -1,0 +1,192 @@
+"""One layer over a whole sequence: a plain scan of the equations, or torch's fused kernels where exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import _VF, Tensor
+
+from gatewise.layout import Cell, State
+from gatewise.nn.cells import SQUASHES
+
+FUSED: dict[str, Callable[..., Any]] = {"LSTM": _VF.lstm, "GRU": _VF.gru}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What one layer and direction computes with. A scale serves the whole batch or has a row per sequence."""
+
+    w_ih: Tensor  # (G*H, I)
+    w_hh: Tensor  # (G*H, H)
+    b_ih: Tensor | None  # (G*H,)
+    b_hh: Tensor | None  # (G*H,)
+    input_scale: Tensor | None = None  # z_x: (I,) or (B, I)
+    gate_scale: Tensor | None = None  # z of the gates: (G, H) or (B, G, H)
+    neuron_scale: Tensor | None = None  # z_h: (H,) or (B, H)
+
+    @property
+    def plain(self) -> bool:
+        return self.input_scale is None and self.gate_scale is None and self.neuron_scale is None
+
+    @property
+    def per_sequence(self) -> bool:
+        shared = ((self.input_scale, 1), (self.gate_scale, 2), (self.neuron_scale, 1))
+        return any(scale is not None and scale.dim() > dims for scale, dims in shared)
+
+    def for_sequences(self, order: Tensor) -> Weights:  # order: (B,)
+        """The same weights with the rows of per-sequence scales taken in `order`."""
+
+        def take(scale: Tensor | None, dims: int) -> Tensor | None:
+            return scale if scale is None or scale.dim() == dims else scale.index_select(0, order)
+
+        return replace(
+            self,
+            input_scale=take(self.input_scale, 1),
+            gate_scale=take(self.gate_scale, 2),
+            neuron_scale=take(self.neuron_scale, 1),
+        )
+
+    def fold(self) -> Weights:
+        """Shared scales multiplied into the matrices: rows by gate z, columns by z_x and z_h.
+
+            (Wx (x z_x) + Wh (s z_h)) * z + b  =  (z Wx z_x) x + (z Wh z_h) s + b         with h = s z_h
+
+        The layer then computes s; `neuron_scale` stays, because the output is h.
+        """
+        w_ih, w_hh = self.w_ih, self.w_hh
+        if self.input_scale is not None:
+            w_ih = w_ih * self.input_scale
+        if self.neuron_scale is not None:
+            w_hh = w_hh * self.neuron_scale
+        if self.gate_scale is not None:
+            rows = self.gate_scale.reshape(-1, 1)
+            w_ih, w_hh = w_ih * rows, w_hh * rows
+        return replace(self, w_ih=w_ih, w_hh=w_hh, input_scale=None, gate_scale=None)
+
+
+def scan(
+    cell: Cell,
+    x: Tensor,  # (T, B, I), or (N, I) with batch_sizes
+    state: State,  # each (B, H)
+    weights: Weights,
+    *,
+    gate_activation: str = "sigmoid",
+    batch_sizes: Tensor
+    | None = None,  # (T,) of a PackedSequence: step t holds the first batch_sizes[t] sequences
+    mask: Tensor | None = None,  # (T, B) bool; where False the state is copied from the step before
+    reverse: bool = False,
+) -> tuple[Tensor, State]:  # (T, B, H) or (N, H); the last state
+    """The reference: the cell's equations, step by step. Everything faster is tested against it."""
+    squash = SQUASHES[gate_activation]
+    sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else batch_sizes.tolist()
+    rows = None if batch_sizes is None else torch.cat([torch.arange(n, device=x.device) for n in sizes])
+    input_scale = of_rows(weights.input_scale, rows, 1)
+    if input_scale is not None:
+        x = x * input_scale
+    input_part = affine(cell, x, weights.w_ih, weights.b_ih, of_rows(weights.gate_scale, rows, 2))
+    input_steps = input_part.unbind(0) if batch_sizes is None else input_part.split(sizes)
+    outputs: list[Tensor] = [x] * len(sizes)
+    steps = range(len(sizes))
+    for t in reversed(steps) if reverse else steps:
+        n = sizes[t]
+        before = tuple(part[:n] for part in state)
+        gate_scale = of_first(weights.gate_scale, n, 2)
+        neuron_scale = of_first(weights.neuron_scale, n, 1)
+        recurrent_part = affine(cell, before[0], weights.w_hh, weights.b_hh, gate_scale)
+        scale = 1.0 if neuron_scale is None else neuron_scale
+        after = cell.step(input_steps[t], recurrent_part, before, scale, squash)
+        if mask is not None:
+            after = tuple(torch.where(mask[t, :, None], new, old) for new, old in zip(after, before))
+        outputs[t] = after[0]
+        state = tuple(torch.cat([new, old[n:]]) if n < len(old) else new for new, old in zip(after, state))
+    return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), state
+
+
+def affine(cell: Cell, x: Tensor, w: Tensor, bias: Tensor | None, gate_scale: Tensor | None) -> Tensor:
+    """(x W^T) * z + b, with gates and neurons on axes of their own: (..., G, H)."""
+    pre = x @ w.mT
+    pre = pre.view(*pre.shape[:-1], cell.n_gates, -1)
+    if gate_scale is not None:
+        pre = pre * gate_scale
+    return pre if bias is None else pre + cell.split(bias)
+
+
+def of_first(scale: Tensor | None, n: int, shared_dims: int) -> Tensor | None:
+    """The scales of the first n sequences, if every sequence has its own."""
+    return scale[:n] if scale is not None and scale.dim() > shared_dims else scale
+
+
+def of_rows(scale: Tensor | None, rows: Tensor | None, shared_dims: int) -> Tensor | None:
+    """The scales of each packed row, if every sequence has its own."""
+    if scale is None or rows is None or scale.dim() == shared_dims:
+        return scale
+    return scale.index_select(0, rows)
+
+
+def fusible(cell: Cell, weights: Sequence[Weights], gate_activation: str, mask: Tensor | None) -> bool:
+    """Whether torch's kernels compute exactly this: a known cell, logistic gates, one z for all sequences."""
+    known = cell.name in FUSED and gate_activation == "sigmoid" and mask is None
+    return known and not any(w.per_sequence for w in weights)
+
+
+def fused_layer(
+    cell: Cell,
+    x: Tensor,  # (T, B, I), or (N, I) with batch_sizes
+    states: Sequence[State],  # per direction, each part (B, H)
+    weights: Sequence[Weights],  # per direction
+    batch_sizes: Tensor | None = None,
+) -> tuple[Tensor, list[State]]:  # (T, B, D*H) or (N, D*H); per direction
+    """One layer, all its directions, by torch's kernel, with shared z folded into the matrices.
+
+    The kernel computes s with h = s z_h, so h goes in divided by z_h and comes out multiplied by it. Where z_h
+    is zero the neuron says nothing, whatever s is: its state counts as zero on input.
+    """
+    folded = [w.fold() for w in weights]
+    scales = [w.neuron_scale for w in folded]
+    inner = [(unscale(s[0], z), *s[1:]) for s, z in zip(states, scales)]
+    flat = [p for w in folded for p in (w.w_ih, w.w_hh, w.b_ih, w.b_hh) if p is not None]
+    hx = tuple(torch.stack(parts) for parts in zip(*inner))
+    output, *last = fused_stack(
+        cell, x, hx, flat, folded[0].b_ih is not None, batch_sizes, bidirectional=len(weights) == 2
+    )
+    if any(z is not None for z in scales):
+        hidden = weights[0].w_hh.shape[1]
+        whole = torch.cat([output.new_ones(hidden) if z is None else z for z in scales])
+        output = output * whole
+        last[0] = last[0] * whole.view(len(weights), 1, hidden)
+    return output, [tuple(part[d] for part in last) for d in range(len(weights))]
+
+
+def fused_stack(
+    cell: Cell,
+    x: Tensor,
+    hx: State,  # each (L*D, B, H)
+    flat: list[Tensor],
+    bias: bool,
+    batch_sizes: Tensor | None,
+    *,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    training: bool = True,
+    bidirectional: bool = False,
+) -> tuple[Tensor, ...]:  # output, then the last states
+    """torch's fused kernel for one or several plain layers, time first."""
+    op = FUSED[cell.name]
+    # cuDNN keeps what its backward needs only when told that it trains; without dropout the flag does no more.
+    training = training or (dropout == 0 and torch.is_grad_enabled())
+    state = hx if cell.n_states == 2 else hx[0]
+    if batch_sizes is None:
+        result = op(x, state, flat, bias, num_layers, dropout, training, bidirectional, False)
+    else:
+        result = op(x, batch_sizes, state, flat, bias, num_layers, dropout, training, bidirectional)
+    return tuple(result)
+
+
+def unscale(h: Tensor, z: Tensor | None) -> Tensor:  # (B, H), (H,)
+    """s = h / z_h, and 0 where z_h = 0."""
+    if z is None:
+        return h
+    return torch.where(z == 0, torch.zeros_like(h), h / torch.where(z == 0, torch.ones_like(z), z))
