@@ -145,6 +145,10 @@ class Recurrent(nn.Module):
             return Weights(w_ih, w_hh, None, None)
         return Weights(w_ih, w_hh, getattr(self, "bias_ih" + end), getattr(self, "bias_hh" + end))
 
+    def deterministic(self, layer: int, direction: int) -> Weights:
+        """What this layer and direction computes with in evaluation."""
+        return self.weights(layer, direction, 1)
+
     def forward(
         self,
         input: Tensor | PackedSequence,

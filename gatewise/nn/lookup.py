@@ -1,0 +1,93 @@
+"""What a layer is and what it computes with, whoever made it: torch.nn, gatewise.nn or a sparsifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.layout import Cell, suffix
+from gatewise.nn.cells import GRU as GRU_CELL
+from gatewise.nn.cells import LSTM as LSTM_CELL
+from gatewise.nn.recurrence import Weights
+from gatewise.nn.recurrent import Recurrent
+
+TORCH_CELLS: dict[type[nn.Module], Cell] = {
+    nn.LSTM: LSTM_CELL,
+    nn.GRU: GRU_CELL,
+    nn.LSTMCell: LSTM_CELL,
+    nn.GRUCell: GRU_CELL,
+}
+
+
+def cell_of(module: nn.Module) -> Cell | None:
+    """The cell of a recurrent layer we understand; None for every other module."""
+    if isinstance(module, Recurrent):
+        return module.cell
+    return next((cell for kind, cell in TORCH_CELLS.items() if isinstance(module, kind)), None)
+
+
+def is_single_step(module: nn.Module) -> bool:
+    """nn.LSTMCell and nn.GRUCell: one step a call, the caller keeps the state."""
+    return isinstance(module, nn.RNNCellBase)
+
+
+def why_not_recurrent(module: nn.Module) -> str | None:
+    """Why a recurrent-looking module is beyond us; None if it is not recurrent, or is understood."""
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
+        return f"{type(module).__name__} has no gates"
+    if getattr(module, "proj_size", 0):
+        return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
+    return None
+
+
+def places_of(module: nn.Module) -> Iterator[tuple[int, int]]:
+    """(layer, direction) of every recurrence in a recurrent layer, in the order of its states."""
+    layers, directions = getattr(module, "num_layers", 1), 2 if getattr(module, "bidirectional", False) else 1
+    return ((layer, d) for layer in range(layers) for d in range(directions))
+
+
+def ending(module: nn.Module, layer: int, direction: int) -> str:
+    """How the parameter names of one recurrence end; those of a single-step cell have no ending."""
+    return "" if is_single_step(module) else suffix(layer, direction)
+
+
+def weights_of(module: nn.Module, layer: int, direction: int) -> Weights:
+    """What the layer computes with in evaluation: noise-free, with everything below a threshold at zero."""
+    if isinstance(module, Recurrent):
+        return module.deterministic(layer, direction)
+    end = ending(module, layer, direction)
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    w_ih, w_hh, b_ih, b_hh = (getattr(module, name + end, None) for name in names)
+    assert w_ih is not None
+    assert w_hh is not None
+    return Weights(w_ih, w_hh, b_ih, b_hh)
+
+
+def matrix_of(module: nn.Module) -> Tensor:
+    """The weight of a Linear or Embedding in evaluation, noise-free and thresholded."""
+    deterministic = getattr(module, "deterministic_weight", None)
+    weight = module.weight if deterministic is None else deterministic()
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def gate_activation_of(module: nn.Module) -> str:
+    return getattr(module, "gate_activation", "sigmoid")
+
+
+def recurrent_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every recurrent layer we understand, by name, each once."""
+    return {name: module for name, module in model.named_modules() if cell_of(module) is not None}
+
+
+def check_finite(model: nn.Module) -> None:
+    """NaN and infinite weights are refused by name: they would count as live and poison every sum."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            bad = int((~torch.isfinite(parameter)).sum())
+            raise ValueError(
+                f"{name}: {bad} of {parameter.numel()} values are NaN or infinite. Load the last good checkpoint, "
+                "or lower the learning rate."
+            )

@@ -1,0 +1,367 @@
+"""What a traced value carries: which units sit on which channels, and what each operation does to them."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+# Functions that keep channels apart, by whether f(0) = 0.
+KEEPS_ZERO = set(
+    "relu relu_ relu6 tanh tanh_ gelu silu elu selu leaky_relu hardtanh hardswish mish softsign tanhshrink sin abs "
+    "neg square sqrt sign dropout dropout1d feature_dropout contiguous clone detach to float half double bfloat16 "
+    "type cuda cpu requires_grad_".split()
+)
+MOVES_ZERO = set("sigmoid sigmoid_ exp cos softplus logsigmoid hardsigmoid clamp clamp_ clip pow".split())
+BINARY = set("add iadd sub isub mul imul truediv div maximum minimum add_ sub_ mul_ div_ where".split())
+REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
+POOLS = set("max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d".split())
+METADATA = set(
+    "dim numel device dtype ndim is_cuda new_zeros new_ones new_empty zeros_like ones_like batch_sizes "
+    "sorted_indices unsorted_indices len".split()
+)
+
+
+@dataclass(frozen=True, eq=False)  # compared as objects: arrays have no single truth
+class Channels:
+    """A tensor of which one axis holds units. Path p says that channel c carries unit p.units[c] (-1: none)."""
+
+    paths: tuple[tuple[np.ndarray, bool], ...]  # (unit numbers (W,), whether a zero unit is still zero here)
+    rank: int
+    axis: int
+
+    @property
+    def width(self) -> int:
+        return len(self.paths[0][0])
+
+    def take(self, index: slice) -> Channels:
+        return replace(self, paths=tuple((units[index], zero) for units, zero in self.paths))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A PackedSequence: its data is (N, W)."""
+
+    data: Channels
+
+
+@dataclass(frozen=True)
+class States:
+    """The last states (L*D, B, H) of a recurrent layer; `moved` after the batch axis came first."""
+
+    module: str
+    parts: tuple[Channels, ...]  # each (B, H)
+    cell: bool  # c rather than h: nothing but handing it back is understood
+    moved: bool = False
+
+
+class Unknown:
+    """A tensor, size or object that carries no units."""
+
+
+UNKNOWN = Unknown()
+Value = Any  # Channels | Packed | States | Unknown | a Python constant | tuples and lists of these
+
+
+class ChannelOperations:
+    """What an operation does to the channels of its arguments.
+
+    `on_NAME` answers for the torch function or method NAME, given that its first argument, or a list in its place,
+    carries units. It returns what the result carries, or NotImplemented where the operation was not understood; its
+    arguments are then exposed.
+    """
+
+    def expose(self, value: Value, why: str) -> None:
+        """Note that something unknown sees the units of a value."""
+        raise NotImplementedError
+
+    def apply(self, target: Any, args: Any, kwargs: Any) -> Value:
+        """What the result of one recorded operation carries."""
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        if target is getattr:
+            name, args = str(args[1]), args[:1]
+        if not has_units([args, kwargs]):
+            numbers = not isinstance(target, str) and args and all(isinstance(a, int | tuple) for a in args)
+            return target(*args) if numbers and target.__module__ == "_operator" else UNKNOWN
+        result: Value = NotImplemented
+        handler = getattr(self, "on_" + name, None)
+        if handler is not None and has_units(args[:1]):
+            result = handler(*args, **kwargs)
+        elif name in METADATA:
+            result = UNKNOWN
+        elif name in KEEPS_ZERO:
+            result = args[0]
+        elif name in MOVES_ZERO:
+            result = without_zero(args[0])
+        elif name in BINARY:
+            result = self.binary(name, args)
+        elif name in REDUCTIONS:
+            result = self.reduce(name, *args, **kwargs)
+        elif name in POOLS and isinstance(args[0], Channels) and args[0].axis == args[0].rank - 2:
+            result = args[0]  # (B, W, T): pools over time
+        elif name in ("matmul", "bmm"):
+            result = self.on_matmul(*args)
+        if result is NotImplemented:
+            self.expose([args, kwargs], f"{name}() may mix its channels")
+            return UNKNOWN
+        return result
+
+    def binary(self, name: str, args: Any) -> Value:
+        """Channel by channel: a reader of the result reads both. A single channel is spread over the others."""
+        operands = [a for a in args if isinstance(a, Channels)]
+        width = max((a.width for a in operands), default=0)
+        if len(operands) < sum(has_units(a) for a in args) or (width == 1 and len(operands) < len(args)):
+            return NotImplemented
+        wide = [a for a in operands if a.width == width and a.axis == a.rank - 1]
+        for a in operands:
+            if a not in wide:
+                self.expose(a, f"{name}() spreads it over other channels")
+        multiplies = name.removesuffix("_").removeprefix("i") in ("mul", "truediv", "div")
+        rank = max((a.rank for a in wide), default=0)
+        return (
+            Channels(tuple((u, zero and multiplies) for a in wide for u, zero in a.paths), rank, rank - 1)
+            if wide
+            else UNKNOWN
+        )
+
+    def on_getitem(self, value: Value, index: Any) -> Value:
+        if isinstance(value, tuple | list):
+            return value[index] if isinstance(index, int | slice) else NotImplemented
+        if isinstance(value, States):
+            return self.state_item(value, index)
+        if isinstance(value, Packed):
+            return value.data if index == 0 else UNKNOWN
+        items = list(index) if isinstance(index, tuple) else [index]
+        missing = value.rank - sum(item is not None and item is not Ellipsis for item in items)
+        at = items.index(Ellipsis) if Ellipsis in items else len(items)
+        items[at : at + 1] = [slice(None)] * missing
+        rank, axis, position, gathered = 0, -1, 0, False
+        for item in items:
+            if item is None:
+                rank += 1  # a new axis
+                continue
+            if position == value.axis:
+                if not (isinstance(item, slice) and all_constant(item)):
+                    return NotImplemented
+                value, axis, rank = value.take(item), rank, rank + 1
+            elif isinstance(item, slice):
+                rank += 1
+            elif not isinstance(item, int) and not gathered:
+                gathered, rank = True, rank + 1  # index tensors together leave one axis
+            position += 1
+        return replace(value, rank=rank, axis=axis)
+
+    def state_item(self, states: States, index: Any) -> Value:
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        if states.cell or states.moved or any(item not in (slice(None), Ellipsis) for item in rest):
+            return NotImplemented
+        if isinstance(first, int):
+            return states.parts[first]
+        if isinstance(first, slice) and all_constant(first):
+            return replace(
+                states, parts=states.parts[first], module=""
+            )  # a part is not what a layer takes back
+        return NotImplemented
+
+    def reduce(self, name: str, x: Value, dim: Any = None, *rest: Any, **kwargs: Any) -> Value:
+        """Over time or the batch, channels stay apart; max and min also return where they were found."""
+        dims = kwargs.get("axis", dim)
+        if not isinstance(x, Channels) or dims is None:
+            return NotImplemented
+        listed = list(dims) if isinstance(dims, tuple | list) else [dims]
+        if not all(isinstance(d, int) and d % x.rank != x.axis for d in listed):
+            return NotImplemented
+        if name in ("logsumexp", "prod", "std", "var"):
+            x = without_zero(x)
+        if not kwargs.get("keepdim", bool(rest) and rest[-1] is True):
+            gone = [d % x.rank for d in listed]
+            x = replace(x, rank=x.rank - len(gone), axis=x.axis - sum(d < x.axis for d in gone))
+        return (x, UNKNOWN) if name in ("max", "min", "median") else x
+
+    def on_matmul(self, a: Value, b: Value, **kwargs: Any) -> Value:
+        """a @ b sums over the last axis of a and the one before the last of b; the last of b stays."""
+        self.expose(a, "a matrix product sums over it")
+        return (
+            b
+            if isinstance(b, Channels) and b.axis == b.rank - 1
+            else NotImplemented
+            if has_units(b)
+            else UNKNOWN
+        )
+
+    on_bmm = on_matmul
+
+    def on_transpose(self, x: Value, a: int, b: int) -> Value:
+        if isinstance(x, States) and not x.cell and {a, b} == {0, 1}:
+            return replace(x, moved=not x.moved)
+        if not isinstance(x, Channels):
+            return NotImplemented
+        a, b = a % x.rank, b % x.rank
+        return replace(x, axis=b if x.axis == a else a if x.axis == b else x.axis)
+
+    on_swapaxes = on_transpose
+
+    def on_permute(self, x: Value, *dims: Any) -> Value:
+        order = spread(dims)
+        if isinstance(x, States) and not x.cell and order == (1, 0, 2):
+            return replace(x, moved=not x.moved)
+        if not isinstance(x, Channels) or not all(isinstance(d, int) for d in order):
+            return NotImplemented
+        return replace(x, axis=[d % x.rank for d in order].index(x.axis))
+
+    def on_reshape(self, x: Value, *shape: Any) -> Value:
+        """Units stay on the last axis if it keeps its width; moved states flattened to (B, -1) are side by side."""
+        sizes = spread(shape)
+        if isinstance(x, States) and x.moved and len(sizes) == 2:
+            return self.on_cat(list(x.parts), -1)
+        if not isinstance(x, Channels) or x.axis != x.rank - 1:
+            return NotImplemented
+        same = sizes[-1] == x.width or (sizes[-1] == -1 and x.rank == len(sizes) == 2)
+        return replace(x, rank=len(sizes), axis=len(sizes) - 1) if same else NotImplemented
+
+    on_view = on_reshape
+
+    def on_flatten(self, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+        if isinstance(x, States) and x.moved and start_dim == 1:
+            return self.on_cat(list(x.parts), -1)
+        if not isinstance(x, Channels) or x.axis != x.rank - 1:
+            return NotImplemented
+        start, end = start_dim % x.rank, end_dim % x.rank
+        if end == x.axis and start != end:
+            return NotImplemented
+        return replace(x, rank=x.rank - (end - start), axis=x.axis - (end - start))
+
+    def on_squeeze(self, x: Value, dim: Any = None) -> Value:
+        if not isinstance(x, Channels) or not isinstance(dim, int) or dim % x.rank == x.axis:
+            return NotImplemented
+        return replace(x, rank=x.rank - 1, axis=x.axis - (dim % x.rank < x.axis))
+
+    def on_unsqueeze(self, x: Value, dim: int) -> Value:
+        if not isinstance(x, Channels):
+            return NotImplemented
+        at = dim % (x.rank + 1)
+        return replace(x, rank=x.rank + 1, axis=x.axis + (at <= x.axis))
+
+    def on_cat(self, values: Any, dim: int = 0, **kwargs: Any) -> Value:
+        dim = kwargs.get("axis", dim)
+        tracked = [v for v in values if isinstance(v, Channels)]
+        if not tracked or len(tracked) < len(values):
+            return NotImplemented
+        like = tracked[0]
+        if any((v.rank, v.axis) != (like.rank, like.axis) for v in tracked):
+            return NotImplemented
+        if dim % like.rank == like.axis:
+            return replace(like, paths=side_by_side(tracked))
+        if any(v.width != like.width for v in tracked):
+            return NotImplemented
+        return replace(like, paths=tuple(path for v in tracked for path in v.paths))
+
+    on_concat = on_concatenate = on_cat
+
+    def on_stack(self, values: Any, dim: int = 0) -> Value:
+        return self.on_cat([self.on_unsqueeze(v, dim) for v in values], dim)
+
+    def on_gather(self, x: Value, dim: int, index: Value, **kwargs: Any) -> Value:
+        return (
+            x
+            if isinstance(x, Channels) and dim % x.rank != x.axis and not has_units(index)
+            else NotImplemented
+        )
+
+    on_index_select = on_gather
+
+    def on_flip(self, x: Value, *dims: Any) -> Value:
+        apart = isinstance(x, Channels) and all(
+            isinstance(d, int) and d % x.rank != x.axis for d in spread(dims)
+        )
+        return x if apart else NotImplemented
+
+    def on_masked_fill(self, x: Value, mask: Value, value: Any) -> Value:
+        return (x if value == 0 else without_zero(x)) if isinstance(x, Channels) else NotImplemented
+
+    on_masked_fill_ = on_masked_fill
+
+    def on_softmax(self, x: Value, dim: Any = None, **kwargs: Any) -> Value:
+        apart = isinstance(x, Channels) and isinstance(dim, int) and dim % x.rank != x.axis
+        return without_zero(x) if apart else NotImplemented
+
+    on_log_softmax = on_softmax
+
+    def on_shape(self, x: Value) -> Value:
+        return (
+            tuple(x.width if k == x.axis else UNKNOWN for k in range(x.rank))
+            if isinstance(x, Channels)
+            else UNKNOWN
+        )
+
+    def on_size(self, x: Value, dim: Any = None) -> Value:
+        shape = self.on_shape(x)
+        return shape[dim] if isinstance(shape, tuple) and isinstance(dim, int) else shape
+
+    def on_data(self, x: Value) -> Value:
+        return x.data if isinstance(x, Packed) else x
+
+    def on_pack_padded_sequence(self, x: Value, *args: Any, **kwargs: Any) -> Value:
+        kept = isinstance(x, Channels) and x.axis == x.rank - 1
+        return Packed(replace(x, rank=2, axis=1)) if kept else NotImplemented
+
+    def on_pad_packed_sequence(self, x: Value, *args: Any, **kwargs: Any) -> Value:
+        return (replace(x.data, rank=3, axis=2), UNKNOWN) if isinstance(x, Packed) else NotImplemented
+
+
+def without_zero(value: Value) -> Value:
+    """After a function with f(0) != 0 a unit that is always zero is no longer read as zero."""
+    if not isinstance(value, Channels):
+        return NotImplemented
+    return replace(value, paths=tuple((units, False) for units, _ in value.paths))
+
+
+def spread(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """view(2, 3) and view((2, 3)) alike."""
+    single = len(arguments) == 1 and isinstance(arguments[0], tuple | list)
+    return tuple(arguments[0]) if single else arguments
+
+
+def side_by_side(values: list[Channels]) -> tuple[tuple[np.ndarray, bool], ...]:
+    """Paths of a concatenation along the channels: each path of each part, padded with 'no unit'."""
+    total, at, paths = sum(v.width for v in values), 0, []
+    for v in values:
+        for units, zero in v.paths:
+            whole = np.full(total, -1, dtype=np.int64)
+            whole[at : at + v.width] = units
+            paths.append((whole, zero))
+        at += v.width
+    return tuple(paths)
+
+
+def has_units(value: Value) -> bool:
+    return any(isinstance(leaf, Channels | Packed | States) for leaf in leaves(value))
+
+
+def leaves(value: Any) -> list[Any]:
+    """What is inside nested tuples, lists and dicts."""
+    if isinstance(value, dict):
+        return leaves(list(value.values()))
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple | list) else [value]
+
+
+def comes_from_argument(node: Any) -> bool:
+    """Whether a node is an argument of forward(), or a part of one, perhaps detached."""
+    while isinstance(node, fx.Node) and node.op != "placeholder":
+        plain = node.target is operator.getitem or node.target in (
+            "detach",
+            "contiguous",
+            "to",
+            "__getitem__",
+        )
+        if not plain:
+            return False
+        node = node.args[0]
+    return isinstance(node, fx.Node)
+
+
+def all_constant(index: slice) -> bool:
+    return all(part is None or isinstance(part, int) for part in (index.start, index.stop, index.step))

@@ -1,0 +1,77 @@
+"""find_readers(): the reader graph of a model, traced or stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import nn
+
+from gatewise.readers.graph import (
+    Block,
+    Read,
+    ReaderGraph,
+    find_blocks,
+    inner_reads,
+    input_matrices,
+    output_blocks,
+)
+from gatewise.readers.trace import trace_reads
+
+
+def find_readers(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None) -> ReaderGraph:
+    """The reader graph of a model: found by tracing its forward(), or stated module by module.
+
+    `readers={"rnn": ["fc"]}` says that the output of `rnn` is read by `fc` and by nothing else; it overrides what
+    tracing finds for `rnn`. Blocks whose readers are neither proven nor stated are `exposed`, with the reason.
+    """
+    blocks = find_blocks(model)
+    stated = dict(readers or {})
+    check_stated(model, stated)
+    reads, exposed = trace_reads(model, blocks)
+    for name, names in stated.items():
+        own = {block.name for block in blocks.values() if block.module == name}
+        exposed = {block: why for block, why in exposed.items() if block not in own}
+        reads = [read for read in reads if read.block not in own]
+        reads += stated_reads(model, output_blocks(blocks, name), names)
+    reads += inner_reads(model, blocks)
+    return ReaderGraph(blocks, tuple(dict.fromkeys(reads)), exposed)
+
+
+def stated_reads(model: nn.Module, blocks: Iterable[Block], names: Sequence[str]) -> list[Read]:
+    reads: list[Read] = []
+    for name in names:
+        column = 0
+        for block in blocks:
+            for matrix in input_matrices(model.get_submodule(name), name):
+                reads.append(Read(matrix, column, block.name, 0, block.width, keeps_zero=True))
+            column += block.width
+    return reads
+
+
+def check_stated(model: nn.Module, stated: Mapping[str, Sequence[str]]) -> None:
+    """Stated readers must exist, be of a kind with columns, and be as wide as what they read."""
+    modules = dict(model.named_modules())
+    blocks = find_blocks(model)
+    sources = sorted({block.module for block in blocks.values()})
+    targets = sorted(name for name in sources if not isinstance(modules[name], nn.Embedding))
+    for source, names in stated.items():
+        if source not in sources:
+            raise ValueError(
+                f"readers: {source!r} is not a layer with units; the model has {', '.join(sources)}."
+            )
+        if isinstance(names, str):
+            raise ValueError(f"readers: {source!r} must map to a list of names, not to the string {names!r}.")
+        width = sum(block.width for block in output_blocks(blocks, source))
+        for name in names:
+            if name not in targets:
+                raise ValueError(
+                    f"readers: {name!r}, stated as a reader of {source!r}, is not a layer that can read it; "
+                    f"there are {', '.join(targets)}."
+                )
+            reader = modules[name]
+            takes = int(reader.in_features if isinstance(reader, nn.Linear) else reader.input_size)
+            if takes != width:
+                raise ValueError(
+                    f"readers: {name!r} takes {takes} inputs, but {source!r} has {width} outputs. "
+                    "State only readers of the whole output, or let tracing find the readers."
+                )

@@ -1,0 +1,134 @@
+"""Who reads whom: which columns of which matrices read each neuron, embedding component and Linear output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import nn
+
+from gatewise.nn.lookup import cell_of, ending, is_single_step, places_of
+
+
+@dataclass(frozen=True)
+class Block:
+    """A bank of units whose values others read: one recurrence (layer and direction), an Embedding, a Linear."""
+
+    name: str  # "rnn.l0", "rnn.l1_reverse", "emb", "fc"
+    module: str
+    width: int
+    place: tuple[int, int] | None = None  # (layer, direction) of a recurrence
+
+
+@dataclass(frozen=True)
+class Read:
+    """Columns `column .. column + width` of a matrix read units `unit .. unit + width` of a block."""
+
+    matrix: str  # parameter name, "fc.weight"
+    column: int
+    block: str
+    unit: int
+    width: int
+    keeps_zero: (
+        bool  # a unit that is always zero reaches the matrix as zero (relu does that, sigmoid does not)
+    )
+
+
+@dataclass(frozen=True)
+class ReaderGraph:
+    """All blocks of a model, who reads them, and which are seen by something that cannot be named."""
+
+    blocks: Mapping[str, Block]
+    reads: tuple[Read, ...]
+    exposed: Mapping[str, str] = field(default_factory=dict)  # block -> why its readers are not all known
+
+    def reads_of(self, block: str) -> list[Read]:
+        return [read for read in self.reads if read.block == block]
+
+    def reads_by(self, matrix: str) -> list[Read]:
+        return [read for read in self.reads if read.matrix == matrix]
+
+
+def find_blocks(model: nn.Module) -> dict[str, Block]:
+    """Every bank of units in the model, by name."""
+    found: list[Block] = []
+    for name, module in model.named_modules():
+        if cell_of(module) is not None:
+            hidden = int(module.hidden_size)
+            for layer, direction in places_of(module):
+                found.append(
+                    Block(block_name(module, name, layer, direction), name, hidden, (layer, direction))
+                )
+        elif isinstance(module, nn.Linear):
+            found.append(Block(name, name, module.out_features))
+        elif isinstance(module, nn.Embedding):
+            found.append(Block(name, name, module.embedding_dim))
+    return {block.name: block for block in found}
+
+
+def block_name(module: nn.Module, name: str, layer: int, direction: int) -> str:
+    """`rnn.l0`, `rnn.l1_reverse`; a single-step cell is one block and keeps its own name."""
+    return name if is_single_step(module) else joined(name, ending(module, layer, direction)[1:])
+
+
+def joined(module: str, parameter: str) -> str:
+    """Dotted name of something inside a module; the model itself has the empty name."""
+    return f"{module}.{parameter}" if module else parameter
+
+
+def output_blocks(blocks: Mapping[str, Block], module: str) -> list[Block]:
+    """The blocks that make up a module's output, in the order of its channels: the last layer, every direction."""
+    own = [block for block in blocks.values() if block.module == module]
+    last = max((block.place[0] for block in own if block.place), default=0)
+    return [block for block in own if block.place is None or block.place[0] == last]
+
+
+def input_matrices(module: nn.Module, name: str) -> list[str]:
+    """The matrices whose columns read a module's input."""
+    if cell_of(module) is None:
+        return [joined(name, "weight")]
+    return [
+        joined(name, "weight_ih" + ending(module, layer, direction))
+        for layer, direction in places_of(module)
+        if layer == 0
+    ]
+
+
+def inner_reads(model: nn.Module, blocks: Mapping[str, Block]) -> list[Read]:
+    """What a recurrent layer reads of itself: each neuron's recurrent columns, and the next layer's input columns."""
+    reads: list[Read] = []
+    for block in blocks.values():
+        if block.place is None:
+            continue
+        module = model.get_submodule(block.module)
+        layer, direction = block.place
+        own = joined(block.module, "weight_hh" + ending(module, layer, direction))
+        reads.append(Read(own, 0, block.name, 0, block.width, keeps_zero=True))
+        for above, side in places_of(module):
+            if above == layer + 1:
+                matrix = joined(block.module, "weight_ih" + ending(module, above, side))
+                reads.append(
+                    Read(matrix, direction * block.width, block.name, 0, block.width, keeps_zero=True)
+                )
+    return reads
+
+
+def as_reads(
+    matrix: str, units: np.ndarray, blocks: Sequence[Block], starts: np.ndarray, keeps_zero: bool
+) -> list[Read]:
+    """Reads for a matrix whose column c reads the unit with global number units[c] (-1: none), run by run."""
+    reads: list[Read] = []
+    c = 0
+    while c < len(units):
+        if units[c] < 0:
+            c += 1
+            continue
+        b = int(np.searchsorted(starts, units[c], side="right")) - 1
+        room = int(starts[b]) + blocks[b].width - int(units[c])
+        run = 1
+        while run < room and c + run < len(units) and units[c + run] == units[c] + run:
+            run += 1
+        reads.append(Read(matrix, c, blocks[b].name, int(units[c] - starts[b]), run, keeps_zero))
+        c += run
+    return reads

@@ -1,0 +1,197 @@
+"""Follows every channel of every layer's output through forward() to the matrices that read it.
+
+torch.fx records forward() as a graph of operations on unknown tensors. Each value in it is then described by the
+units its channels carry. An operation that keeps channels apart (dropout, relu, a transpose, pooling over time)
+passes the description on; Linear, embedding and recurrent layers end it with a Read; anything else *exposes* the
+units: someone sees them, and nobody can say who needs them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.readers.channels import (
+    UNKNOWN,
+    ChannelOperations,
+    Channels,
+    Packed,
+    States,
+    Value,
+    comes_from_argument,
+    leaves,
+    without_zero,
+)
+from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
+
+POINTWISE_MODULES = set(
+    "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardtanh Hardswish Mish Softsign "
+    "Tanhshrink".split()
+)
+ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid".split())
+
+
+class LayerTracer(fx.Tracer):
+    """Records forward(), with the layers we know as single operations."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_modules=(math, torch.nn.utils.rnn))  # type: ignore[arg-type]
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        known = cell_of(m) is not None or isinstance(m, nn.Linear | nn.Embedding)
+        return known or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[list[Read], dict[str, str]]:
+    """Reads found in forward(), and for each block that something unknown sees, the reason."""
+    if cell_of(model) is not None or isinstance(model, nn.Linear | nn.Embedding):
+        return [], dict.fromkeys(blocks, "it is the whole model: its output and state are the answer")
+    prefix, root = "", model
+    if isinstance(model, DataParallel | DistributedDataParallel):
+        prefix, root = "module.", model.module
+    try:
+        graph = record(root)
+    except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
+        said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        return [], dict.fromkeys(blocks, f"forward() could not be traced ({said})")
+    follower = Follower(model, blocks, prefix)
+    for node in graph.nodes:
+        follower.visit(node)
+    for name in blocks.keys() - follower.called:
+        follower.exposed.setdefault(name, "forward() never calls it")
+    return follower.reads, follower.exposed
+
+
+def record(model: nn.Module) -> fx.Graph:
+    """The graph of forward(), with optional arguments given; failing that, with them left out."""
+    try:
+        return LayerTracer().trace(model)
+    except Exception:
+        parameters = inspect.signature(model.forward).parameters.values()
+        absent = {p.name: None for p in parameters if p.default is None}
+        if not absent:
+            raise
+        return LayerTracer().trace(model, concrete_args=absent)
+
+
+class Follower(ChannelOperations):
+    """Walks the graph once, from inputs to outputs, and keeps what every value carries."""
+
+    def __init__(self, model: nn.Module, blocks: Mapping[str, Block], prefix: str) -> None:
+        self.model, self.prefix = model, prefix
+        self.blocks = list(blocks.values())
+        self.by_name = blocks
+        widths = [block.width for block in self.blocks]
+        self.starts = (
+            np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64)
+            if widths
+            else np.zeros(0, np.int64)
+        )
+        self.start_of = {block.name: int(start) for block, start in zip(self.blocks, self.starts)}
+        self.values: dict[fx.Node, Value] = {}
+        self.reads: list[Read] = []
+        self.exposed: dict[str, str] = {}
+        self.called: set[str] = set()
+        self.given_state: set[str] = set()  # modules whose initial state is an argument of forward()
+
+    def visit(self, node: fx.Node) -> None:
+        args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
+        if node.op == "call_module":
+            self.values[node] = self.call_module(node, args, kwargs)
+        elif node.op == "output":
+            self.hand_back(args)
+        else:
+            inert = node.op in ("placeholder", "get_attr")
+            self.values[node] = UNKNOWN if inert else self.apply(node.target, args, kwargs)
+
+    def value(self, node: fx.Node) -> Value:
+        return self.values[node]
+
+    # What ends a channel's way: a matrix that reads it, or something unknown that sees it.
+
+    def read(self, value: Value, matrix: str, why: str) -> None:
+        value = value.data if isinstance(value, Packed) else value
+        if isinstance(value, Channels) and value.axis == value.rank - 1:
+            for units, zero in value.paths:
+                self.reads += as_reads(matrix, units, self.blocks, self.starts, zero)
+        else:
+            self.expose(value, why)
+
+    def expose(self, value: Value, why: str) -> None:
+        for item in leaves(value):
+            if isinstance(item, Packed):
+                self.expose(item.data, why)
+            elif isinstance(item, States):
+                self.expose(item.parts, why)
+            elif isinstance(item, Channels):
+                units = np.concatenate([units for units, _ in item.paths])
+                for b in np.unique(np.searchsorted(self.starts, units[units >= 0], side="right") - 1):
+                    self.exposed.setdefault(self.blocks[b].name, why)
+
+    def hand_back(self, value: Value) -> None:
+        """What forward() returns is seen by its caller, but for states that it only takes and hands back."""
+        for item in leaves(value):
+            if not isinstance(item, States):
+                self.expose(item, "forward() returns it")
+            elif item.module not in self.given_state:
+                self.expose(item, "forward() returns its last state, which it does not take as an argument")
+
+    # Layers.
+
+    def call_module(self, node: fx.Node, args: Any, kwargs: Any) -> Value:
+        name = self.prefix + str(node.target)
+        module = self.model.get_submodule(name)
+        kind = type(module).__name__
+        x = args[0] if args else kwargs.get("input")
+        if cell_of(module) is not None:
+            return self.call_recurrent(node, name, module, x, args, kwargs)
+        if isinstance(module, nn.Linear):
+            self.read(x, joined(name, "weight"), f"{name} reads it across another axis")
+            return self.produced(name, x.rank if isinstance(x, Channels) else 3)
+        if isinstance(module, nn.Embedding):
+            return self.produced(name, 3)
+        if kind in POINTWISE_MODULES:
+            return x
+        moved = without_zero(x) if kind in ZERO_MOVING_MODULES else NotImplemented
+        if moved is NotImplemented:
+            self.expose([args, kwargs], f"{kind} {name!r} may mix its channels")
+            return UNKNOWN
+        return moved
+
+    def produced(self, name: str, rank: int) -> Channels:
+        """The output of a layer: its last blocks, side by side on the last axis."""
+        own = output_blocks(self.by_name, name)
+        self.called |= {block.name for block in self.blocks if block.module == name}
+        units = np.concatenate([np.arange(block.width) + self.start_of[block.name] for block in own])
+        return Channels(((units, True),), rank, rank - 1)
+
+    def call_recurrent(
+        self, node: fx.Node, name: str, module: nn.Module, x: Value, args: Any, kwargs: Any
+    ) -> Value:
+        for matrix in input_matrices(module, name):
+            self.read(x, matrix, f"{name} reads it across another axis")
+        hx = args[1] if len(args) > 1 else kwargs.get("hx")
+        hx_node = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
+        if hx_node is not None and all(comes_from_argument(n) for n in leaves(hx_node)):
+            self.given_state.add(name)
+        for part in leaves(hx):
+            if not (isinstance(part, States) and part.module == name):
+                self.expose(part, f"it starts the state of {name}")
+        cell = cell_of(module)
+        assert cell is not None
+        if is_single_step(module):
+            h = self.produced(name, 2)
+            return (h, UNKNOWN) if cell.n_states == 2 else h
+        out = self.produced(name, 2 if isinstance(x, Packed) else x.rank if isinstance(x, Channels) else 3)
+        own = [block for block in self.blocks if block.module == name]
+        parts = tuple(Channels(((np.arange(b.width) + self.start_of[b.name], True),), 2, 1) for b in own)
+        h_n, c_n = States(name, parts, cell=False), States(name, parts, cell=True)
+        return (Packed(out) if isinstance(x, Packed) else out), (h_n, c_n) if cell.n_states == 2 else h_n
