@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ class Recurrent(nn.Module):
     copies the state over the positions where the mask is False (left-padded batches).
     """
 
-    cell: ClassVar[Cell]
+    cell: Cell
 
     def __init__(
         self,

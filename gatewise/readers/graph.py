@@ -42,6 +42,9 @@ class ReaderGraph:
     blocks: Mapping[str, Block]
     reads: tuple[Read, ...]
     exposed: Mapping[str, str] = field(default_factory=dict)  # block -> why its readers are not all known
+    raw: frozenset[str] = (
+        frozenset()
+    )  # parameters that forward() uses by itself, past the layer that owns them
 
     def reads_of(self, block: str) -> list[Read]:
         return [read for read in self.reads if read.block == block]

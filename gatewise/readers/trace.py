@@ -50,10 +50,10 @@ class LayerTracer(fx.Tracer):
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[list[Read], dict[str, str]]:
-    """Reads found in forward(), and for each block that something unknown sees, the reason."""
+def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[list[Read], dict[str, str], set[str]]:
+    """Reads found in forward(); why something unknown sees a block; parameters used past their layers."""
     if cell_of(model) is not None or isinstance(model, nn.Linear | nn.Embedding):
-        return [], dict.fromkeys(blocks, "it is the whole model: its output and state are the answer")
+        return [], dict.fromkeys(blocks, "it is the whole model: its output and state are the answer"), set()
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
@@ -61,13 +61,13 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[list[Rea
         graph = record(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        return [], dict.fromkeys(blocks, f"forward() could not be traced ({said})")
+        return [], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set()
     follower = Follower(model, blocks, prefix)
     for node in graph.nodes:
         follower.visit(node)
     for name in blocks.keys() - follower.called:
         follower.exposed.setdefault(name, "forward() never calls it")
-    return follower.reads, follower.exposed
+    return follower.reads, follower.exposed, follower.raw
 
 
 def record(model: nn.Module) -> fx.Graph:
@@ -100,6 +100,7 @@ class Follower(ChannelOperations):
         self.reads: list[Read] = []
         self.exposed: dict[str, str] = {}
         self.called: set[str] = set()
+        self.raw: set[str] = set()
         self.given_state: set[str] = set()  # modules whose initial state is an argument of forward()
 
     def visit(self, node: fx.Node) -> None:
@@ -109,6 +110,8 @@ class Follower(ChannelOperations):
         elif node.op == "output":
             self.hand_back(args)
         else:
+            if node.op == "get_attr":
+                self.raw.add(self.prefix + str(node.target))
             inert = node.op in ("placeholder", "get_attr")
             self.values[node] = UNKNOWN if inert else self.apply(node.target, args, kwargs)
 

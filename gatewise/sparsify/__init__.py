@@ -1,0 +1,6 @@
+"""Train time: makes weights zero."""
+
+from gatewise.sparsify.lasso import GroupLasso
+from gatewise.sparsify.variational import Variational
+
+__all__ = ["GroupLasso", "Variational"]

@@ -1,0 +1,187 @@
+"""Pruning: L1 on weights, group lasso on gates and neurons, and a threshold after every update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gatewise.groups import LayerGroups, find_groups
+from gatewise.nn.lookup import cell_of, check_finite, ending, places_of
+from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers.graph import joined
+from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
+from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
+from gatewise.structure import Structure
+
+EPS = 1e-8  # under the root, not after it: sqrt has an infinite slope at 0, where groups should end up
+
+
+class GroupLasso:
+    """penalty = l1 * sum |w| + group * sum over groups of sqrt(sum of w^2 in the group + 1e-8)
+
+    Groups (see `gatewise.groups`): none at "W", one per neuron at "W+N", one per gate and one per neuron at
+    "W+G+N". `step()` follows the optimizer and sets weights below `threshold` to zero; they may grow again.
+
+    The paper's lambdas belong to a loss summed over the time window: `loss = T * criterion(...) + penalty()`.
+
+    Args:
+        layers: recurrent layers whose gates and neurons form groups; all by default.
+        l1_layers: layers whose matrices get L1 and the threshold; by default `layers` and the Linear layers that
+            read them, not the embedding (the scope of the code behind the paper's pruning rows).
+        readers: who reads a layer, where tracing cannot prove it: {"rnn": ["fc"]}.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        levels: str = "W+G+N",
+        *,
+        l1: float = 1e-5,
+        group: float = 0.0,
+        threshold: float = 1e-4,
+        layers: Sequence[str] | None = None,
+        l1_layers: Sequence[str] | None = None,
+        readers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        check_levels(levels)
+        check_not_negative(l1=l1, group=group, threshold=threshold)
+        if (levels == "W") != (group == 0):
+            hint = (
+                "has no groups: use group=0, or levels W+N or W+G+N" if levels == "W" else "needs group > 0"
+            )
+            raise ValueError(f"levels={levels!r} with group={group} {hint}.")
+        check_finite(model)
+        self.model, self.levels, self.readers = model, levels, readers
+        self.l1, self.group, self.threshold = l1, group, threshold
+        recurrent = chosen_modules(model, (), layers)
+        graph = find_readers(model, readers)
+        if levels != "W":
+            refuse_unknown_readers(graph, recurrent)
+        self.groups = {} if levels == "W" else find_groups(model, graph, recurrent)
+        if l1_layers is None:
+            scope = {**recurrent, **linear_readers(model, graph, recurrent)}
+        else:
+            scope = chosen_modules(model, (nn.Linear, nn.Embedding), l1_layers, "l1_layers")
+        grouped = [m for g in self.groups.values() for m in (g.input_matrix, g.recurrent_matrix)]
+        grouped += [read.matrix for g in self.groups.values() for read in g.reads]
+        in_scope = [matrix for name, module in scope.items() for matrix in matrix_names(name, module)]
+        # A parameter shared by two layers is one parameter: it is penalised and thresholded once.
+        unique: dict[int, str] = {}
+        for name in (*in_scope, *grouped):
+            unique.setdefault(id(self._parameter(name)), name)
+        self.matrices = tuple(unique.values())
+        self.alias = {name: unique[id(self._parameter(name))] for name in (*in_scope, *grouped)}
+        self.l1_matrices = frozenset(self.alias[name] for name in in_scope)
+
+    def _parameter(self, name: str) -> Tensor:
+        module, _, attribute = name.rpartition(".")
+        tensor = getattr(self.model.get_submodule(module), attribute)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def penalty(self) -> Tensor:
+        """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
+        plan = Plan(
+            self.levels, self.l1, self.group, self.groups, self.matrices, self.alias, self.l1_matrices
+        )
+        result = Penalty.apply(plan, *(self._parameter(name) for name in self.matrices))  # type: ignore[no-untyped-call]
+        assert isinstance(result, Tensor)
+        return result
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """w = 0 where |w| < threshold, for every matrix in scope. Call it after the optimizer's step."""
+        threshold_([self._parameter(name).detach() for name in self.matrices], self.threshold)
+
+    def structure(self) -> Structure:
+        """What is left: the paper's one-pass count, as keep-masks."""
+        return Structure.from_weights(self.model, self.readers)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the penalty needs to know of the network, apart from its weights."""
+
+    levels: str
+    l1: float
+    group: float
+    groups: Mapping[str, LayerGroups]
+    matrices: tuple[str, ...]
+    alias: Mapping[str, str]  # a matrix -> the first name of the same parameter
+    l1_matrices: frozenset[str]
+
+    def by_name(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Values per parameter as a dictionary over all of its names."""
+        own = dict(zip(self.matrices, values))
+        return {name: own[first] for name, first in self.alias.items()}
+
+
+class Penalty(torch.autograd.Function):
+    """l1 sum|w| + group sum_g n_g with n_g = sqrt(sum w^2 + eps); d/dw = l1 sign(w) + w group (1/n_row + 1/n_column).
+
+    Row and column sums of squares are all that the groups need, so the matrices are read once forward and once
+    backward, whatever the number of groups.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *matrices: Tensor) -> Tensor:
+        row_squares, column_squares, absolute = matrix_stats(list(matrices))
+        rows = [torch.zeros_like(r) for r in row_squares]
+        columns = [torch.zeros_like(c) for c in column_squares]
+        l1 = absolute.new_tensor([plan.l1 * (name in plan.l1_matrices) for name in plan.matrices])
+        total = (absolute * l1).sum()
+        for layer in plan.groups.values():
+            squares = layer.squares(plan.levels, plan.by_name(row_squares), plan.by_name(column_squares))
+            norms = [(s + EPS).sqrt() for s in squares]
+            total = total + plan.group * torch.stack([n.sum() for n in norms]).sum()
+            slopes = [plan.group / n for n in norms]
+            layer.spread(plan.levels, slopes, plan.by_name(rows), plan.by_name(columns))
+        ctx.save_for_backward(*matrices, *rows, *columns)
+        ctx.l1 = [plan.l1 * (name in plan.l1_matrices) for name in plan.matrices]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        n = len(ctx.l1)
+        matrices, rows, columns = (ctx.saved_tensors[k * n : (k + 1) * n] for k in range(3))
+        grads = lasso_grad(list(matrices), ctx.l1, list(rows), list(columns), grad)
+        return (None, *grads)
+
+
+def refuse_unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> None:
+    for name, why in graph.exposed.items():
+        block = graph.blocks[name]
+        if block.place is not None and block.module in recurrent:
+            raise ValueError(
+                f"{name}: its readers are not known ({why}), so its neurons form no groups. State who reads "
+                f'the layer, for instance readers={{"{block.module}": ["fc"]}}, or use levels="W".'
+            )
+
+
+def linear_readers(
+    model: nn.Module, graph: ReaderGraph, recurrent: Mapping[str, nn.Module]
+) -> dict[str, nn.Module]:
+    """The Linear layers that read the chosen recurrent ones: the softmax, usually."""
+    found: dict[str, nn.Module] = {}
+    for read in graph.reads:
+        name = read.matrix.rpartition(".")[0]
+        module = model.get_submodule(name)
+        if graph.blocks[read.block].module in recurrent and isinstance(module, nn.Linear):
+            found[name] = module
+    return found
+
+
+def matrix_names(name: str, module: nn.Module) -> list[str]:
+    if cell_of(module) is None:
+        return [joined(name, "weight")]
+    return [
+        joined(name, w + ending(module, *place))
+        for place in places_of(module)
+        for w in ("weight_ih", "weight_hh")
+    ]

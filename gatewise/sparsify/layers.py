@@ -1,0 +1,252 @@
+"""Layers whose weights and group variables are normal posteriors: Linear, Embedding, and recurrent stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gatewise.layout import suffix
+from gatewise.nn import Recurrent
+from gatewise.nn.lookup import cell_of, gate_activation_of
+from gatewise.nn.recurrence import Weights
+from gatewise.sparsify.posterior import kept
+
+LOG_SIGMA = "_log_sigma"  # the standard deviation of parameter `p` lives beside it, as `p_log_sigma`
+
+
+class Posterior(nn.Module):
+    """Mixin: parameter p is the mean of a normal whose log standard deviation is the sibling `p_log_sigma`.
+
+    training    w = m + sigma eps, one sample per mini-batch, or one per sequence for group variables
+    evaluation  w = m where m^2 / sigma^2 > snr_threshold, else 0
+    """
+
+    noise: str
+    snr_threshold: float
+
+    def become_posterior(self, noise: str, snr_threshold: float) -> None:
+        self.noise, self.snr_threshold = noise, snr_threshold
+        self.samples: dict[str, Tensor] = {}  # of this mini-batch, filled by gatewise.Variational
+        self.sequence_samples: dict[tuple[str, int], Tensor] = {}
+        self.in_batch = False  # between the first and the last layer of one forward() of the model
+
+    def add_log_sigma(self, name: str, start: float, shared: dict[int, nn.Parameter]) -> None:
+        """Give a parameter its log sigma; a parameter that two layers share has one posterior."""
+        mean = getattr(self, name)
+        sigma = shared.setdefault(id(mean), nn.Parameter(torch.full_like(mean, start)))
+        self.register_parameter(name + LOG_SIGMA, sigma)
+
+    def add_scale(self, name: str, like: Tensor, shape: tuple[int, ...], start: float) -> None:
+        """A group variable: mean exactly 1."""
+        ones = torch.ones(shape, dtype=like.dtype, device=like.device)
+        self.register_parameter(name, nn.Parameter(ones))
+        self.add_log_sigma(name, start, {})
+
+    def posterior_names(self) -> list[str]:
+        """The parameters that are means, in the order of registration."""
+        own = dict(self.named_parameters(recurse=False))
+        return [name for name in own if name + LOG_SIGMA in own]
+
+    def masked(self, name: str) -> Tensor:
+        """The mean with everything below the SNR threshold at zero."""
+        mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
+        return torch.where(kept(mean, log_sigma, self.snr_threshold), mean, torch.zeros_like(mean))
+
+    def drawn(self, name: str) -> Tensor:
+        """The value for this call: the sample of the mini-batch in training, the masked mean in evaluation."""
+        if not self.training:
+            return self.masked(name)
+        if name in self.samples:
+            return self.samples[name]
+        mean, log_sigma = (
+            getattr(self, name),
+            getattr(self, name + LOG_SIGMA),
+        )  # called outside the model's forward()
+        return torch.addcmul(mean, log_sigma.exp(), torch.randn_like(mean))
+
+    def scale(self, name: str, n: int) -> Tensor | None:  # (dims), or (n, dims)
+        """A group variable: per batch, or one sample for each of n sequences."""
+        if getattr(self, name, None) is None:
+            return None
+        if not self.training or self.noise == "batch":
+            return self.drawn(name)
+        if (name, n) not in self.sequence_samples:
+            mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
+            eps = torch.randn(n, *mean.shape, dtype=mean.dtype, device=mean.device)
+            self.sequence_samples[name, n] = torch.addcmul(mean, log_sigma.exp(), eps)
+        return self.sequence_samples[name, n]
+
+    def forget(self) -> None:
+        """Drop what was drawn; the next mini-batch draws anew."""
+        self.samples, self.sequence_samples = {}, {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "samples": {}, "sequence_samples": {}}  # part of a graph, not of the layer
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: list[str],
+        *rest: Any,
+    ) -> None:
+        """A dense checkpoint holds means only: then the other tensors of the posterior keep their values."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
+        extra = [prefix + name for name in dict(self.named_parameters(recurse=False)) if self.is_extra(name)]
+        if not any(name in state_dict for name in extra):
+            missing[:] = [name for name in missing if name not in extra]
+
+    @staticmethod
+    def is_extra(name: str) -> bool:
+        return name.endswith(LOG_SIGMA) or name.startswith(
+            ("gate_scale", "neuron_scale", "input_scale", "word_scale")
+        )
+
+
+class VariationalLinear(Posterior, nn.Linear):
+    """y = x W^T + b with W ~ N(m, sigma^2), b deterministic.
+
+    `linear_noise`:
+        weights   one sample of W per mini-batch
+        local     y ~ N(x m^T + b, x^2 sigma^2^T), sampled for every output (local reparametrisation)
+        sequence  the same with one epsilon per sequence and output, shared over time
+    """
+
+    linear_noise: str
+    batch_dim: int
+    weight_log_sigma: nn.Parameter
+
+    @classmethod
+    def convert(cls, dense: nn.Linear, linear_noise: str, batch_dim: int) -> VariationalLinear:
+        new = cls(dense.in_features, dense.out_features, dense.bias is not None, device="meta")
+        new.weight = dense.weight
+        if dense.bias is not None:
+            new.bias = dense.bias
+        new.linear_noise, new.batch_dim = linear_noise, batch_dim
+        return new
+
+    def deterministic_weight(self) -> Tensor:
+        return self.masked("weight")
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.linear_noise == "weights":
+            return F.linear(input, self.drawn("weight"), self.bias)
+        mean = F.linear(input, self.weight, self.bias)
+        variance = F.linear(input.square(), (2 * self.weight_log_sigma).exp()) + 1e-8
+        shape = list(mean.shape)
+        if self.linear_noise == "sequence":
+            shape[:-1] = [
+                size if d == self.batch_dim or len(shape) == 2 else 1 for d, size in enumerate(shape[:-1])
+            ]
+        return torch.addcmul(mean, variance.sqrt(), torch.randn(shape, dtype=mean.dtype, device=mean.device))
+
+
+class VariationalEmbedding(Posterior, nn.Embedding):
+    """e(word) = W[word] * z_word, with z only where the vocabulary has variables; z once per sequence and word."""
+
+    batch_dim: int
+    word_scale: nn.Parameter | None
+    word_scale_log_sigma: nn.Parameter
+
+    @classmethod
+    def convert(cls, dense: nn.Embedding, batch_dim: int) -> VariationalEmbedding:
+        new = cls(dense.num_embeddings, dense.embedding_dim, dense.padding_idx, device="meta")
+        new.weight, new.batch_dim = dense.weight, batch_dim
+        new.register_parameter("word_scale", None)
+        return new
+
+    def deterministic_weight(self) -> Tensor:
+        return self.masked("weight")
+
+    def deterministic_word_scale(self) -> Tensor | None:
+        return None if self.word_scale is None else self.masked("word_scale")
+
+    def forward(self, input: Tensor) -> Tensor:  # word ids of any shape
+        vectors = F.embedding(input, self.drawn("weight"), self.padding_idx)
+        if self.word_scale is not None:
+            vectors = vectors * self._word_scales(input).unsqueeze(-1)
+        if self.training and self.padding_idx is not None:
+            # The dense layer keeps this row at zero by giving it no gradient; a sample of it would not be zero.
+            vectors = vectors * (input != self.padding_idx).unsqueeze(-1)
+        return vectors
+
+    def _word_scales(self, words: Tensor) -> Tensor:
+        """z of every word in its place; a word that comes twice in a sequence has the same z there."""
+        assert self.word_scale is not None
+        if not self.training or self.noise == "batch":
+            return self.drawn("word_scale")[words]
+        by_sequence = words.movedim(self.batch_dim, 0) if words.dim() > 1 else words[None]
+        eps = torch.randn(len(by_sequence), self.num_embeddings, dtype=self.weight.dtype, device=words.device)
+        eps = eps.gather(1, by_sequence.flatten(1)).view(by_sequence.shape)
+        eps = eps.movedim(0, self.batch_dim) if words.dim() > 1 else eps[0]
+        return torch.addcmul(self.word_scale[words], self.word_scale_log_sigma.exp()[words], eps)
+
+
+class VariationalRecurrent(Posterior, Recurrent):
+    """A recurrent stack with W, z_x, z of the gates and z_h as posteriors; biases deterministic."""
+
+    @classmethod
+    def convert(cls, dense: nn.Module) -> VariationalRecurrent:
+        cell = cell_of(dense)
+        assert cell is not None
+        new = cls.__new__(cls)
+        nn.Module.__init__(new)
+        new.cell = cell
+        labels = "input_size hidden_size num_layers bias batch_first dropout bidirectional"
+        options = {label: getattr(dense, label) for label in labels.split()}
+        Recurrent.__init__(new, **options, device="meta", gate_activation=gate_activation_of(dense))
+        for name in new._flat_weights_names:
+            new.register_parameter(name, getattr(dense, name))
+        return new
+
+    def add_group_variables(self, levels: str, embedded: bool, start: float) -> None:
+        example = getattr(self, "weight_hh" + suffix(0, 0))
+        if levels != "W" and embedded:
+            self.add_scale("input_scale", example, (self.input_size,), start)
+        for place in self.places():
+            if levels == "W+G+N":
+                self.add_scale(
+                    "gate_scale" + suffix(*place), example, (self.cell.n_gates, self.hidden_size), start
+                )
+            if levels != "W":
+                self.add_scale("neuron_scale" + suffix(*place), example, (self.hidden_size,), start)
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: what runs is drawn anew for every batch."""
+
+    def weights(self, layer: int, direction: int, n_sequences: int) -> Weights:
+        plain, end = super().weights(layer, direction, n_sequences), suffix(layer, direction)
+        return Weights(
+            self.drawn("weight_ih" + end),
+            self.drawn("weight_hh" + end),
+            plain.b_ih,
+            plain.b_hh,
+            self.scale("input_scale", n_sequences) if layer == 0 else None,
+            self.scale("gate_scale" + end, n_sequences),
+            self.scale("neuron_scale" + end, n_sequences),
+        )
+
+    def deterministic(self, layer: int, direction: int) -> Weights:
+        was = self.training
+        self.training = False  # this layer alone, and only for the look-up
+        try:
+            return self.weights(layer, direction, 1)
+        finally:
+            self.training = was
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.in_batch:
+            self.forget()
+        return super().forward(*args, **kwargs)
+
+    def to_dense(self) -> nn.LSTM | nn.GRU:
+        raise ValueError(
+            "A variational layer has no dense twin of its own: z_h belongs to its readers. "
+            "gatewise.compress(model) cuts and folds the whole model."
+        )

@@ -1,0 +1,268 @@
+"""Sparse variational dropout with group variables, for whole models."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.nn.lookup import cell_of, check_finite, is_single_step
+from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers.graph import joined
+from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
+from gatewise.sparsify.dispatch import sample_and_kl
+from gatewise.sparsify.layers import (
+    LOG_SIGMA,
+    Posterior,
+    VariationalEmbedding,
+    VariationalLinear,
+    VariationalRecurrent,
+)
+from gatewise.sparsify.posterior import KL_FORMS, total_kl
+from gatewise.structure import Structure
+
+NOISES = ("sequence", "batch")
+LINEAR_NOISES = ("weights", "local", "sequence")
+
+
+class Variational:
+    """penalty = KL(q(w, z) || log-uniform) / n_train, with q a normal for every weight and group variable.
+
+    Converts LSTM, GRU, Linear and Embedding layers of the model in place: their parameters become means, log sigmas
+    are added beside them, and at the levels W+N and W+G+N the group variables z_x (components of an embedding that
+    feeds the layer), z_h (neurons) and z of every gate. Add the optimizer afterwards.
+
+    While the model trains, each of its forward passes is a mini-batch: weights are drawn once for it, group variables
+    once per sequence (`noise="sequence"`, as the authors do) or once per batch (`noise="batch"`, folded into the
+    matrices, so that torch's fused kernels run). In evaluation the layers use means, with everything whose
+    m^2 / sigma^2 is below `snr_threshold` at zero.
+
+    Args:
+        n_train: training objects: texts, or target tokens of a language model.
+        layers: names of the layers to convert; all by default.
+        vocabulary: embeddings that get one variable per word.
+        linear_noise: "weights", "local" or "sequence", for all Linear layers or by name (see VariationalLinear).
+        kl: "authors" or "molchanov": the constants of the KL approximation.
+        warm_up: (first, last) step between which the KL weight grows from 0 to 1; None: 1 throughout (the paper).
+        log_sigma: where every log sigma starts.
+        batch_dim: position of the batch in the inputs of Linear and Embedding layers; found from the recurrent
+            layers' `batch_first` by default.
+        readers: who reads a layer, where tracing cannot prove it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        levels: str = "W+G+N",
+        *,
+        n_train: int,
+        layers: Sequence[str] | None = None,
+        vocabulary: Sequence[str] = (),
+        noise: str = "sequence",
+        linear_noise: str | Mapping[str, str] = "weights",
+        kl: str = "authors",
+        warm_up: tuple[int, int] | None = None,
+        snr_threshold: float = 0.05,
+        log_sigma: float = -3.0,
+        batch_dim: int | None = None,
+        readers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        check_levels(levels)
+        check_not_negative(snr_threshold=snr_threshold)
+        check_choice("noise", noise, NOISES)
+        check_choice("kl", kl, tuple(KL_FORMS))
+        if not n_train > 0:
+            raise ValueError(
+                f"n_train={n_train} must be the number of training objects or target tokens, at least 1."
+            )
+        if snr_threshold == 0:
+            raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
+        if warm_up is not None and not 0 <= warm_up[0] < warm_up[1]:
+            raise ValueError(f"warm_up={warm_up} must be (first, last) steps with 0 <= first < last.")
+        if any(isinstance(module, Posterior) for module in model.modules()):
+            raise ValueError(
+                "The model is variational already; converting it again would lose its posteriors."
+            )
+        check_finite(model)
+        chosen = chosen_modules(model, (nn.Linear, nn.Embedding), layers)
+        graph = find_readers(model, readers)
+        check_convertible(chosen, graph, vocabulary)
+        self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
+        self.form, self.warm_up = KL_FORMS[kl], warm_up
+        self.steps = torch.zeros((), device=next(model.parameters()).device)
+        self._kl: tuple[Tensor, list[int]] | None = None
+        noises = linear_noises(linear_noise, chosen)
+        position = batch_dim if batch_dim is not None else found_batch_dim(chosen, noise, noises, vocabulary)
+        shared: dict[int, nn.Parameter] = {}
+        if levels != "W":
+            warn_untraced(graph, chosen)
+        for name, dense in chosen.items():
+            new: VariationalLinear | VariationalEmbedding | VariationalRecurrent
+            if isinstance(dense, nn.Linear):
+                new = VariationalLinear.convert(dense, noises[name], position)
+            elif isinstance(dense, nn.Embedding):
+                new = VariationalEmbedding.convert(dense, position)
+            else:
+                new = VariationalRecurrent.convert(dense)
+            new.become_posterior(noise, snr_threshold)
+            for weight in [n for n, p in new.named_parameters(recurse=False) if p.dim() == 2]:
+                new.add_log_sigma(weight, log_sigma, shared)
+            if isinstance(new, VariationalRecurrent):
+                new.add_group_variables(levels, fed_by_embedding(name, graph, model), log_sigma)
+            if isinstance(new, VariationalEmbedding) and name in vocabulary:
+                new.add_scale("word_scale", new.weight, (new.weight.shape[0],), log_sigma)
+            replace_module(model, dense, new.train(dense.training))
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end, always_call=True)
+
+    def penalty(self) -> Tensor:
+        """KL / n_train, times the warm-up weight if there is one."""
+        means, log_sigmas = self._parameters()
+        versions = [p._version for p in (*means, *log_sigmas)]
+        if self._kl is not None and self._kl[1] == versions:
+            total = self._kl[
+                0
+            ]  # computed with the samples of the last forward pass, whose weights are still in place
+        else:
+            total = total_kl(means, log_sigmas, self.form)
+        self._kl = None
+        if self.warm_up is not None:
+            first, last = self.warm_up
+            total = total * ((self.steps - first) / (last - first)).clamp(0, 1)
+        return total / self.n_train
+
+    def step(self) -> None:
+        """Count the update, for the warm-up. Call it after the optimizer's step."""
+        self.steps += 1
+
+    def structure(self) -> Structure:
+        """What is left: the paper's one-pass count, as keep-masks."""
+        return Structure.from_weights(self.model, self.readers)
+
+    def _posteriors(self) -> list[tuple[Posterior, str]]:
+        """Every mean once, with the layer that owns it: a shared parameter has one posterior and one KL."""
+        seen: dict[int, tuple[Posterior, str]] = {}
+        for module in self.model.modules():
+            if isinstance(module, Posterior):
+                for name in module.posterior_names():
+                    seen.setdefault(id(getattr(module, name)), (module, name))
+        return list(seen.values())
+
+    def _parameters(self) -> tuple[list[Tensor], list[Tensor]]:
+        owners = self._posteriors()
+        return [getattr(m, name) for m, name in owners], [getattr(m, name + LOG_SIGMA) for m, name in owners]
+
+    def _begin(self, model: nn.Module, args: Any) -> None:
+        """Draw all weights of the mini-batch at once, and their KL in the same pass."""
+        layers = [module for module in model.modules() if isinstance(module, Posterior)]
+        for layer in layers:
+            layer.forget()
+            layer.in_batch = True
+        if not any(layer.training for layer in layers):
+            return
+        means, log_sigmas = self._parameters()
+        samples, total = sample_and_kl(means, log_sigmas, self.form)
+        by_mean = {id(mean): sample for mean, sample in zip(means, samples)}
+        for layer in layers:
+            layer.samples = {name: by_mean[id(getattr(layer, name))] for name in layer.posterior_names()}
+        self._kl = total, [p._version for p in (*means, *log_sigmas)]
+
+    def _end(self, model: nn.Module, args: Any, output: Any) -> None:
+        for layer in model.modules():
+            if isinstance(layer, Posterior):
+                layer.forget()
+                layer.in_batch = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kl": None}  # part of a graph
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}.")
+
+
+def check_convertible(chosen: Mapping[str, nn.Module], graph: ReaderGraph, vocabulary: Sequence[str]) -> None:
+    embeddings = [name for name, module in chosen.items() if isinstance(module, nn.Embedding)]
+    for name in vocabulary:
+        if name not in embeddings:
+            listed = ", ".join(embeddings) or "none"
+            raise ValueError(
+                f"vocabulary: {name!r} is not an embedding among the layers to convert; there are: {listed}."
+            )
+    for name, module in chosen.items():
+        if not name:
+            raise ValueError(
+                "The model itself is a single layer and cannot be replaced in place; put it in a module."
+            )
+        if is_single_step(module):
+            raise ValueError(
+                f"{name}: {type(module).__name__} cannot be converted; use the layer, nn.LSTM or nn.GRU."
+            )
+        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse):
+            raise ValueError(
+                f"{name}: an embedding with max_norm or sparse gradients cannot be converted: the KL pulls on "
+                "every row at every step. Build it without them."
+            )
+        used = [raw for raw in graph.raw if raw.rpartition(".")[0] == name]
+        if used:
+            raise ValueError(
+                f"{used[0]}: forward() uses this parameter past the layer, where it would stay without noise. Call "
+                "the layer instead; to share a weight, assign it: fc.weight = emb.weight."
+            )
+
+
+def linear_noises(linear_noise: str | Mapping[str, str], chosen: Mapping[str, nn.Module]) -> dict[str, str]:
+    linears = [name for name, module in chosen.items() if isinstance(module, nn.Linear)]
+    given = dict.fromkeys(linears, linear_noise) if isinstance(linear_noise, str) else dict(linear_noise)
+    for name, value in given.items():
+        check_choice(f"linear_noise of {name!r}", value, LINEAR_NOISES)
+        if name not in linears:
+            raise ValueError(
+                f"linear_noise: {name!r} is not a Linear layer to convert; there are {', '.join(linears)}."
+            )
+    return dict.fromkeys(linears, "weights") | given
+
+
+def found_batch_dim(
+    chosen: Mapping[str, nn.Module], noise: str, noises: Mapping[str, str], vocabulary: Sequence[str]
+) -> int:
+    """Where the recurrent layers have the batch; asked for only where something is drawn once per sequence."""
+    firsts = {bool(module.batch_first) for module in chosen.values() if cell_of(module) is not None}
+    if len(firsts) == 1:
+        return 0 if firsts.pop() else 1
+    if "sequence" in noises.values() or (noise == "sequence" and vocabulary):
+        raise ValueError(
+            "The recurrent layers do not agree where the batch is (batch_first); say it with batch_dim=."
+        )
+    return 0
+
+
+def fed_by_embedding(name: str, graph: ReaderGraph, model: nn.Module) -> bool:
+    reads = graph.reads_by(joined(name, "weight_ih_l0"))
+    return any(
+        isinstance(model.get_submodule(graph.blocks[read.block].module), nn.Embedding) for read in reads
+    )
+
+
+def warn_untraced(graph: ReaderGraph, chosen: Mapping[str, nn.Module]) -> None:
+    for name, module in chosen.items():
+        if isinstance(module, nn.Embedding) and name in graph.exposed:
+            warnings.warn(
+                f"{name}: its readers are not known ({graph.exposed[name]}), so no z_x is made for its components. "
+                f'State them, for instance readers={{"{name}": ["rnn"]}}.',
+                stacklevel=3,
+            )
+
+
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put `new` wherever `old` is a child, with its hooks."""
+    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        setattr(new, hooks, getattr(old, hooks))
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child is old:
+                setattr(parent, name, new)
