@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.layout import Cell
-from gatewise.nn.lookup import cell_of, check_finite, ending, matrix_of, places_of, weights_of
+from gatewise.nn.lookup import bias_of, cell_of, check_finite, ending, matrix_of, places_of, weights_of
 from gatewise.readers.graph import block_name, find_blocks, joined
 
 
@@ -63,7 +63,8 @@ def find_masks(model: nn.Module) -> Masks:
                 )
                 zero_outputs[name] = ~(matrix[weight] & words[name][:, None]).any(0)
             else:
-                biased = False if module.bias is None else module.bias.detach() != 0
+                bias = bias_of(module)
+                biased = False if bias is None else bias.detach() != 0
                 zero_outputs[name] = ~(matrix[weight].any(1) | biased)
             continue
         cell = cell_of(module)
@@ -74,7 +75,8 @@ def find_masks(model: nn.Module) -> Masks:
             names = joined(name, "weight_ih" + end), joined(name, "weight_hh" + end)
             for label, tensor in zip(names, (w.w_ih, w.w_hh)):
                 matrix[label] = tensor.detach() != 0
-                shared[label] = first.setdefault(id(getattr(module, label.rpartition(".")[2])), label)
+                parameter = getattr(module, label.rpartition(".")[2], None)
+                shared[label] = label if parameter is None else first.setdefault(id(parameter), label)
             if w.input_scale is not None:
                 matrix[names[0]] = matrix[names[0]] & (w.input_scale != 0)
             hidden = w.w_hh.shape[1]

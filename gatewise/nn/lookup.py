@@ -11,7 +11,6 @@ from gatewise.layout import Cell, suffix
 from gatewise.nn.cells import GRU as GRU_CELL
 from gatewise.nn.cells import LSTM as LSTM_CELL
 from gatewise.nn.recurrence import Weights
-from gatewise.nn.recurrent import Recurrent
 
 TORCH_CELLS: dict[type[nn.Module], Cell] = {
     nn.LSTM: LSTM_CELL,
@@ -23,20 +22,23 @@ TORCH_CELLS: dict[type[nn.Module], Cell] = {
 
 def cell_of(module: nn.Module) -> Cell | None:
     """The cell of a recurrent layer we understand; None for every other module."""
-    if isinstance(module, Recurrent):
-        return module.cell
+    own = getattr(module, "cell", None)
+    if isinstance(own, Cell) and hasattr(module, "hidden_size"):
+        return own
     return next((cell for kind, cell in TORCH_CELLS.items() if isinstance(module, kind)), None)
 
 
 def is_single_step(module: nn.Module) -> bool:
-    """nn.LSTMCell and nn.GRUCell: one step a call, the caller keeps the state."""
-    return isinstance(module, nn.RNNCellBase)
+    """nn.LSTMCell, nn.GRUCell and their compact forms: one step a call, the caller keeps the state."""
+    return cell_of(module) is not None and not hasattr(module, "num_layers")
 
 
 def why_not_recurrent(module: nn.Module) -> str | None:
     """Why a recurrent-looking module is beyond us; None if it is not recurrent, or is understood."""
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
+    if getattr(module, "is_compact", False) and cell_of(module) is not None:
+        return "it is compact already"
     if getattr(module, "proj_size", 0):
         return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
     return None
@@ -55,22 +57,41 @@ def ending(module: nn.Module, layer: int, direction: int) -> str:
 
 def weights_of(module: nn.Module, layer: int, direction: int) -> Weights:
     """What the layer computes with in evaluation: noise-free, with everything below a threshold at zero."""
-    if isinstance(module, Recurrent):
-        return module.deterministic(layer, direction)
+    deterministic = getattr(module, "deterministic", None)
+    if deterministic is not None:
+        weights = deterministic(layer, direction)
+        assert isinstance(weights, Weights)
+        return weights
     end = ending(module, layer, direction)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    w_ih, w_hh, b_ih, b_hh = (getattr(module, name + end, None) for name in names)
+    w_ih, w_hh, b_ih, b_hh = (current(module, name + end) for name in names)
     assert w_ih is not None
     assert w_hh is not None
     return Weights(w_ih, w_hh, b_ih, b_hh)
 
 
+def current(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter as it is now; torch.nn.utils.prune renews the masked one only when the layer runs."""
+    original, mask = getattr(module, name + "_orig", None), getattr(module, name + "_mask", None)
+    tensor = getattr(module, name, None) if original is None or mask is None else original * mask
+    assert tensor is None or isinstance(tensor, Tensor)
+    return tensor
+
+
 def matrix_of(module: nn.Module) -> Tensor:
     """The weight of a Linear or Embedding in evaluation, noise-free and thresholded."""
     deterministic = getattr(module, "deterministic_weight", None)
-    weight = module.weight if deterministic is None else deterministic()
+    weight = current(module, "weight") if deterministic is None else deterministic()
     assert isinstance(weight, Tensor)
     return weight
+
+
+def bias_of(module: nn.Module) -> Tensor | None:
+    """The bias of a Linear layer in its original width."""
+    deterministic = getattr(module, "deterministic_bias", None)
+    bias = current(module, "bias") if deterministic is None else deterministic()
+    assert bias is None or isinstance(bias, Tensor)
+    return bias
 
 
 def gate_activation_of(module: nn.Module) -> str:

@@ -1,0 +1,81 @@
+"""Compact Linear and Embedding layers: fewer columns, rows and words, the original shapes outside."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gatewise.compact.plan import EmbeddingPlan, LinearPlan
+from gatewise.compact.recurrent import spread
+
+
+class CompactLinear(nn.Linear):
+    """y[outputs] = x[inputs] W^T + b, and zero for outputs that nobody reads."""
+
+    is_compact = True
+    inputs: Tensor
+    outputs: Tensor
+
+    def __init__(
+        self, in_features: int, out_features: int, plan: LinearPlan, weight: nn.Parameter, bias: Tensor | None
+    ) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features, self.weight = in_features, out_features, weight
+        self.register_buffer("inputs", plan.inputs.to(weight.device))
+        self.register_buffer("outputs", plan.outputs.to(weight.device))
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+
+    def deterministic_weight(self) -> Tensor:
+        """The weight in its original shape, zeros where something was cut."""
+        rows = spread(self.weight, self.inputs, self.in_features, dim=1)
+        return spread(rows, self.outputs, self.out_features, dim=0)
+
+    def deterministic_bias(self) -> Tensor | None:
+        return None if self.bias is None else spread(self.bias, self.outputs, self.out_features, dim=0)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.shape[-1] != self.in_features:
+            raise ValueError(
+                f"in_features is {self.in_features}, but the input's last dimension is {input.shape[-1]}."
+            )
+        x = input if len(self.inputs) == self.in_features else input.index_select(-1, self.inputs)
+        return spread(F.linear(x, self.weight, self.bias), self.outputs, self.out_features, dim=-1)
+
+
+class CompactEmbedding(nn.Embedding):
+    """e(word)[components] = W[row of word], and zero for words and components that were removed.
+
+    Words keep their ids: `rows` maps each of the V words to its row, or to -1.
+    """
+
+    is_compact = True
+    rows: Tensor
+    components: Tensor
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, plan: EmbeddingPlan, weight: nn.Parameter
+    ) -> None:
+        nn.Module.__init__(self)
+        self.num_embeddings, self.embedding_dim, self.weight = num_embeddings, embedding_dim, weight
+        self.padding_idx = self.max_norm = None
+        self.norm_type, self.scale_grad_by_freq, self.sparse = 2.0, False, False
+        rows = torch.full((num_embeddings,), -1, dtype=torch.int64)
+        rows[plan.words] = torch.arange(len(plan.words))
+        self.register_buffer("rows", rows.to(weight.device))
+        self.register_buffer("components", plan.components.to(weight.device))
+
+    def deterministic_weight(self) -> Tensor:
+        words = (self.rows >= 0).nonzero().flatten()
+        columns = spread(self.weight, self.components, self.embedding_dim, dim=1)
+        return spread(columns, words, self.num_embeddings, dim=0)
+
+    def forward(self, input: Tensor) -> Tensor:
+        # index_select, unlike indexing, refuses negative ids as nn.Embedding does.
+        rows = self.rows.index_select(0, input.reshape(-1)).view(input.shape)
+        if not len(self.weight):
+            return self.weight.new_zeros(*input.shape, self.embedding_dim)
+        vectors = F.embedding(rows.clamp(min=0), self.weight)
+        if len(self.weight) < self.num_embeddings:
+            vectors = vectors * (rows >= 0).unsqueeze(-1)
+        return spread(vectors, self.components, self.embedding_dim, dim=-1)

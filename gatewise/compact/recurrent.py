@@ -1,0 +1,266 @@
+"""Compact recurrent layers in plain torch: the oracle of every faster form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.compact.plan import RecurrentPlan
+from gatewise.layout import Cell, State
+from gatewise.nn import Recurrent
+from gatewise.nn.cells import SQUASHES
+from gatewise.nn.recurrence import Weights, affine, fused_layer, fusible, scan
+
+
+class CompactLayer(nn.Module):
+    """One layer and direction with K neurons of H, R live gates of G*K, and as many columns as are read.
+
+        gate row r (live)      act(w_ih[r] x[inputs] + w_hh[r] s[recurrent] + bias[slot r])
+        constant gate          act(bias): one number, no row
+        h = s * neuron_scale   z_h; inside the layer z_h is folded into the columns of w_hh
+
+    The GRU's candidate keeps the two halves of its bias, because r multiplies one of them.
+    """
+
+    inputs: Tensor
+    neurons: Tensor
+    slots: Tensor
+    recurrent: Tensor
+    neuron_scale: Tensor
+
+    def __init__(
+        self, cell: Cell, plan: RecurrentPlan, width: int, n_inputs: int, like: Tensor, bias: bool
+    ) -> None:
+        super().__init__()
+        self.cell, self.width, self.n_inputs = cell, width, n_inputs
+        for name in ("inputs", "neurons", "slots", "recurrent"):
+            self.register_buffer(name, getattr(plan, name).to(like.device))
+        k, live = len(plan.neurons), len(plan.slots)
+        self.weight_ih = nn.Parameter(like.new_zeros(live, len(plan.inputs)))
+        self.weight_hh = nn.Parameter(like.new_zeros(live, len(plan.recurrent)))
+        # `bias` has both halves added up, except in gates whose recurrent half is gated: there `bias_gated` has it.
+        gated = len(cell.gated_recurrent)
+        self.bias = nn.Parameter(like.new_zeros(cell.n_gates, k)) if bias else None
+        self.bias_gated = nn.Parameter(like.new_zeros(gated, k)) if bias and gated else None
+        self.register_buffer("neuron_scale", like.new_ones(k))
+
+    @property
+    def kept(self) -> int:
+        return len(self.neurons)
+
+    def gated_gates(self) -> list[int]:
+        return [k for k, gate in enumerate(self.cell.gates) if gate in self.cell.gated_recurrent]
+
+    @torch.no_grad()
+    def fill(self, plan: RecurrentPlan, weights: Weights, input_scale: Tensor | None) -> CompactLayer:
+        """Take what the plan keeps of the full layer; z of the gates goes into rows, z_x and z_h into columns.
+
+        `input_scale` belongs to the layer below, if it is part of the same stack: its z_h arrives folded in here.
+        """
+        w = weights.fold()
+        w_ih = w.w_ih if input_scale is None else w.w_ih * input_scale
+        columns = self.neurons[self.recurrent]
+        self.weight_ih.copy_(w_ih[plan.rows.to(w_ih.device)][:, self.inputs])
+        self.weight_hh.copy_(w.w_hh[plan.rows.to(w_ih.device)][:, columns])
+        if w.neuron_scale is not None:
+            self.neuron_scale.copy_(w.neuron_scale[self.neurons])
+        if self.bias is not None and w.b_ih is not None and w.b_hh is not None:
+            b_ih, b_hh = (self.cell.split(b)[:, self.neurons] for b in (w.b_ih, w.b_hh))
+            self.bias.copy_(b_ih + b_hh)
+            if self.bias_gated is not None:
+                gated = self.gated_gates()
+                self.bias[gated] = b_ih[gated]
+                self.bias_gated.copy_(b_hh[gated])
+        return self
+
+    def weights(self) -> Weights:
+        """The layer as an ordinary one of width K: zero rows for constant gates, zero columns for unread neurons."""
+        rows, k = self.cell.n_gates * self.kept, self.kept
+        w_hh = spread(self.weight_hh, self.recurrent, k, dim=1)
+        w_ih, w_hh = (spread(w, self.slots, rows, dim=0) for w in (self.weight_ih, w_hh))
+        if self.bias is None:
+            return Weights(w_ih, w_hh, None, None)
+        b_hh = torch.zeros_like(self.bias)
+        if self.bias_gated is not None:
+            gated = torch.tensor(self.gated_gates(), device=b_hh.device)
+            b_hh = b_hh.index_copy(0, gated, self.bias_gated)
+        return Weights(w_ih, w_hh, self.bias.flatten(), b_hh.flatten())
+
+    def original(self, input_scale: Tensor | None) -> Weights:
+        """The layer in its original shape, zeros where something was cut, z_h apart again."""
+        w = self.weights()
+        hidden, gates = self.width, self.cell.n_gates
+        scale = self.neuron_scale
+        rows = (torch.arange(gates, device=scale.device)[:, None] * hidden + self.neurons).flatten()
+        w_ih = w.w_ih if input_scale is None else w.w_ih / input_scale[self.inputs]
+        w_ih = spread(spread(w_ih, self.inputs, self.n_inputs, dim=1), rows, gates * hidden, dim=0)
+        w_hh = spread(spread(w.w_hh / scale, self.neurons, hidden, dim=1), rows, gates * hidden, dim=0)
+        biases = [None if b is None else spread(b, rows, gates * hidden, dim=0) for b in (w.b_ih, w.b_hh)]
+        return Weights(
+            w_ih, w_hh, biases[0], biases[1], neuron_scale=spread(scale, self.neurons, hidden, dim=0)
+        )
+
+    def enter(self, state: State) -> State:  # (B, H) -> (B, K)
+        """The caller's state: original width, h with its z_h. Removed neurons count as zero."""
+        h, *rest = (part.index_select(1, self.neurons) for part in state)
+        return (h / self.neuron_scale, *rest)
+
+    def leave(self, state: State) -> State:  # (B, K) -> (B, H)
+        h, *rest = state
+        return tuple(spread(part, self.neurons, self.width, dim=1) for part in (h * self.neuron_scale, *rest))
+
+
+class CompactRecurrent(Recurrent):
+    """A stack of compact layers with the call of `torch.nn`: original input and output widths, original states.
+
+    Removed neurons are zeros in the output; between the layers of the stack only kept ones travel.
+    """
+
+    is_compact = True
+
+    def __init__(self, cell: Cell, layers: Sequence[CompactLayer], options: dict[str, Any]) -> None:
+        nn.Module.__init__(self)
+        self.cell = cell
+        for name in OPTIONS:
+            setattr(self, name, options[name])
+        self.proj_size = 0
+        self.layers = nn.ModuleList(layers)
+
+    def options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in OPTIONS}
+
+    def layer(self, layer: int, direction: int) -> CompactLayer:
+        found = self.layers[layer * self.num_directions + direction]
+        assert isinstance(found, CompactLayer)
+        return found
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: widths differ from layer to layer."""
+
+    def deterministic(self, layer: int, direction: int) -> Weights:
+        below = self._scale_below(layer)
+        return self.layer(layer, direction).original(below)
+
+    def _scale_below(self, layer: int) -> Tensor | None:
+        """z_h of the layer below in its original width, which was folded into this layer's columns."""
+        if layer == 0:
+            return None
+        parts = [self.layer(layer - 1, d) for d in range(self.num_directions)]
+        return torch.cat(
+            [p.neuron_scale.new_ones(p.width).index_copy(0, p.neurons, p.neuron_scale) for p in parts]
+        )
+
+    def _run(
+        self, x: Tensor, state: State, sizes: Tensor | None, order: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, State]:
+        lasts: list[State] = []
+        for level in range(self.num_layers):
+            layers = [self.layer(level, d) for d in range(self.num_directions)]
+            if level and self.dropout:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+            outputs = []
+            for d, layer in enumerate(layers):
+                place = level * self.num_directions + d
+                before = layer.enter(tuple(part[place] for part in state))
+                out, after = self._one(x, before, layer, sizes, mask, reverse=d == 1)
+                outputs.append(out)
+                lasts.append(layer.leave(after))
+            x = torch.cat(outputs, dim=-1)  # s of the kept neurons of every direction
+        x = x * torch.cat([layer.neuron_scale for layer in layers])
+        kept = torch.cat([layer.neurons + d * self.hidden_size for d, layer in enumerate(layers)])
+        whole = spread(x, kept, self.hidden_size * self.num_directions, dim=-1)
+        return whole, tuple(torch.stack(parts) for parts in zip(*lasts))
+
+    def _one(
+        self,
+        x: Tensor,
+        state: State,
+        layer: CompactLayer,
+        sizes: Tensor | None,
+        mask: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, State]:
+        if not layer.kept:
+            return x.new_zeros(*x.shape[:-1], 0), state
+        x = x.index_select(-1, self._columns(layer))
+        weights = layer.weights()
+        backwards_packed = reverse and sizes is not None  # torch has no kernel for that direction alone
+        if x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask):
+            out, (after,) = fused_layer(self.cell, x.flip(0) if reverse else x, [state], [weights], sizes)
+            return (out.flip(0) if reverse else out), after
+        return scan(
+            self.cell,
+            x,
+            state,
+            weights,
+            gate_activation=self.gate_activation,
+            batch_sizes=sizes,
+            mask=mask,
+            reverse=reverse,
+        )
+
+    def _columns(self, layer: CompactLayer) -> Tensor:
+        """Where the inputs a layer reads stand in what the layer below hands over."""
+        place = next(k for k, candidate in enumerate(self.layers) if candidate is layer)
+        level = place // self.num_directions
+        if level == 0:
+            return layer.inputs
+        below = [self.layer(level - 1, d) for d in range(self.num_directions)]
+        kept = torch.cat([b.neurons + d * self.hidden_size for d, b in enumerate(below)])
+        return torch.searchsorted(kept, layer.inputs)
+
+    def to_dense(self) -> nn.LSTM | nn.GRU:
+        raise ValueError(
+            "A compact layer has no dense twin: its layers differ in width. The original model has it."
+        )
+
+
+OPTIONS = "input_size hidden_size num_layers bias batch_first dropout bidirectional gate_activation".split()
+
+
+class CompactCell(nn.Module):
+    """A compact `nn.LSTMCell` or `nn.GRUCell`: one step a call, states in the original width."""
+
+    is_compact = True
+
+    def __init__(self, cell: Cell, layer: CompactLayer) -> None:
+        super().__init__()
+        self.cell, self.layer = cell, layer
+        self.input_size, self.hidden_size = layer.n_inputs, layer.width
+        self.gate_activation = "sigmoid"
+
+    def deterministic(self, layer: int, direction: int) -> Weights:
+        return self.layer.original(None)
+
+    def forward(self, input: Tensor, hx: Any = None) -> Tensor | State:
+        batched = input.dim() == 2
+        x = input if batched else input[None]
+        if x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"input_size is {self.input_size}, but the input's last dimension is {x.shape[-1]}."
+            )
+        given = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        state = tuple(part if batched else part[None] for part in given)
+        if not state:
+            state = tuple(x.new_zeros(len(x), self.hidden_size) for _ in range(self.cell.n_states))
+        layer, w = self.layer, self.layer.weights()
+        before = layer.enter(state)
+        parts = [
+            affine(self.cell, x.index_select(-1, layer.inputs), w.w_ih, w.b_ih, None),
+            affine(self.cell, before[0], w.w_hh, w.b_hh, None),
+        ]
+        after = layer.leave(self.cell.step(parts[0], parts[1], before, 1.0, SQUASHES[self.gate_activation]))
+        after = after if batched else tuple(part[0] for part in after)
+        return after if self.cell.n_states > 1 else after[0]
+
+
+def spread(values: Tensor, index: Tensor, size: int, dim: int) -> Tensor:
+    """Values placed at `index` along one axis of length `size`, zeros elsewhere."""
+    if len(index) == size:
+        return values  # all kept, in order
+    shape = list(values.shape)
+    shape[dim] = size
+    return values.new_zeros(shape).index_copy(dim, index, values)
