@@ -1,0 +1,1 @@
+"""Runs compact networks fast: C kernels and what lays networks out for them."""

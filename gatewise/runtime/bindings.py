@@ -1,0 +1,251 @@
+"""The kernels from Python: packed networks laid out as the structs of kernels/network.h, and a call that runs them.
+
+The compiled module is loaded on first use, so that everything but the engine works without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.runtime.packing import BLOCK, CELLS, SQUASHES, PackedLayer, PackedMatrix, aligned
+
+Floats = NDArray[np.float32]
+
+
+class NativeLibraryError(ImportError):
+    """The C kernels were not built."""
+
+
+class _Matrix(ctypes.Structure):
+    """gw_matrix"""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int32) for name in ("rows", "cols")),
+        *((name, ctypes.c_void_p) for name in ("values", "start", "column", "row")),
+    ]
+
+
+class _Layer(ctypes.Structure):
+    """gw_layer"""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int32) for name in ("cell", "squash", "n_units")),
+        ("gate_start", ctypes.c_int32 * 4),
+        *((name, ctypes.c_void_p) for name in ("inputs", "reads")),
+        *((name, _Matrix) for name in ("w_ih", "w_hh", "w_hn")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("bias", "bias_hn", "live", "fixed", "fixed_hn", "scale", "table")
+        ),
+    ]
+
+
+class _Kernels(ctypes.Structure):
+    """gw_kernels, as far as Python calls it"""
+
+    _fields_: ClassVar = [
+        ("isa", ctypes.c_char_p),
+        *((name, ctypes.c_void_p) for name in ("product", "product_scratch", "layer_run", "layer_scratch")),
+        ("softmax", ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)),
+        ("map", ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)),
+    ]
+
+
+class _Network(ctypes.Structure):
+    """gw_network"""
+
+    _fields_: ClassVar = [
+        ("kernels", ctypes.POINTER(_Kernels)),
+        *((name, ctypes.c_int32) for name in ("n_in", "n_words")),
+        *((name, ctypes.c_void_p) for name in ("remap", "embedding")),
+        *((name, ctypes.c_int32) for name in ("n_levels", "n_directions")),
+        ("layers", ctypes.POINTER(_Layer)),
+        *((name, ctypes.c_int32) for name in ("final", "has_head", "softmax")),
+        ("head", _Matrix),
+        ("head_bias", ctypes.c_void_p),
+    ]
+
+
+def native() -> ModuleType:
+    """The compiled module.
+
+    Raises:
+        NativeLibraryError: it was not built, or from other headers than this file knows.
+    """
+    try:
+        module = importlib.import_module("gatewise.runtime._native")
+    except ImportError as error:
+        raise NativeLibraryError(
+            f"the C kernels of gatewise are not built ({error}). They need a C compiler (gcc or clang), CMake and "
+            "the Python headers; with these in place run `pip install --force-reinstall --no-deps gatewise`, or "
+            "`pip install -e .` in a source tree. Training and compression work without them."
+        ) from error
+    if (ctypes.sizeof(_Layer), ctypes.sizeof(_Network)) != (module.LAYER_BYTES, module.NETWORK_BYTES):
+        raise NativeLibraryError(
+            "the C kernels were built from another version of gatewise: install it again"
+        )
+    return module
+
+
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(native().__file__)
+    library.gw_kernels_at.restype = ctypes.POINTER(_Kernels)
+    return library
+
+
+def kernels() -> dict[str, Any]:
+    """Instruction sets that this machine can run, fastest first, with their tables."""
+    at = _library().gw_kernels_at
+    tables: dict[str, Any] = {}
+    while table := at(len(tables)):
+        tables[table.contents.isa.decode()] = table
+    return tables
+
+
+def _address(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def _matrix(m: PackedMatrix) -> _Matrix:
+    return _Matrix(m.rows, m.cols, *map(_address, (m.values, m.start, m.column, m.row)))
+
+
+def _layer(p: PackedLayer) -> _Layer:
+    return _Layer(
+        tuple(CELLS).index(p.cell),
+        SQUASHES.index(p.squash),
+        p.n_units,
+        (ctypes.c_int32 * 4)(*p.gate_start),
+        *map(_address, (p.inputs, p.reads)),
+        *map(_matrix, (p.w_ih, p.w_hh, p.w_hn)),
+        *map(_address, (p.bias, p.bias_hn, p.live, p.fixed, p.fixed_hn, p.scale, p.table)),
+    )
+
+
+class Network:
+    """A chain of embedding, recurrent levels and linear head, ready to run.
+
+    `run(x, state, y, steps, batch, batch_first, lengths, threads)` is the compiled function itself: x float32
+    (T, B, n_in) or int64 ids (T, B), y float32 (T, B, width) or (B, width) if `final`, batch_first swaps T and B;
+    state float32 (batch * state_size), read and overwritten; lengths int32 (B) or None. Arrays are anything with a
+    buffer, or addresses, of which nothing is checked. Calls with different states may run at the same time.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Sequence[PackedLayer]],  # one or two directions each
+        n_in: int,  # width of x, or of the embedding
+        *,
+        n_words: int = 0,  # V; 0: the network reads vectors
+        remap: NDArray[np.int32]
+        | None = None,  # (V) row of embedding or table, -1: removed; None: all are there
+        embedding: Floats
+        | None = None,  # (V', n_in); None with n_words: folded into the tables of the first level
+        head: tuple[PackedMatrix, Floats] | None = None,  # (O, width), (O)
+        softmax: bool = False,
+        final: bool = False,  # the output is the top level's last state, not every step's
+        isa: str | None = None,  # None: the fastest
+    ) -> None:
+        tables = kernels()
+        if isa is not None and isa not in tables:
+            raise ValueError(f"this machine cannot run {isa!r}: expected one of {tuple(tables)}")
+        self.isa = isa or next(iter(tables))
+        self.levels = [list(level) for level in levels]
+        _check_chain(self.levels, n_in, n_words, remap, embedding, head)
+        flat = [layer for level in self.levels for layer in level]
+        layers = (_Layer * len(flat))(*map(_layer, flat))
+        rows = None if remap is None else aligned(remap, np.int32)
+        vectors = None if embedding is None else aligned(embedding, np.float32)
+        bias = None if head is None else aligned(head[1], np.float32)
+        struct = _Network(
+            tables[self.isa],
+            n_in,
+            n_words,
+            *map(_address, (rows, vectors)),
+            len(self.levels),
+            len(self.levels[0]),
+            layers,
+            final,
+            head is not None,
+            softmax,
+            _Matrix() if head is None else _matrix(head[0]),
+            _address(bias),
+        )
+        compiled = native().Network(ctypes.addressof(struct))
+        self.run = compiled.run
+        self.state_size: int = compiled.state_size
+        self.width: int = compiled.width
+        self._keep = (struct, layers, flat, rows, vectors, bias, head)  # `compiled` points into these
+
+    def zero_state(self, batch: int) -> Floats:
+        return np.zeros(batch * self.state_size, np.float32)
+
+    def states(self, state: Floats, batch: int) -> list[list[Floats]]:
+        """Views (B, K) into a state: [s] or [s, c] of every layer and direction in turn; h = s * scale."""
+        views, at = [], 0
+        for layer in (layer for level in self.levels for layer in level):
+            padded = -(-layer.n_units // BLOCK) * BLOCK
+            parts = []
+            for _ in range(2 if layer.cell == "LSTM" else 1):
+                parts.append(state[at : at + batch * padded].reshape(batch, padded)[:, : layer.n_units])
+                at += batch * padded
+            views.append(parts)
+        return views
+
+
+def _check_chain(
+    levels: list[list[PackedLayer]],
+    n_in: int,
+    n_words: int,
+    remap: NDArray[np.int32] | None,
+    embedding: Floats | None,
+    head: tuple[PackedMatrix, Floats] | None,
+) -> None:
+    """What the kernels take on trust: that every index stays inside the array it points into."""
+    if not levels or len({len(level) for level in levels}) != 1 or len(levels[0]) not in (1, 2):
+        raise ValueError("levels: expected at least one, all with one direction or all with two")
+    table = embedding if embedding is not None else levels[0][0].table
+    if n_words:
+        if table is None or (embedding is None and any(layer.table is None for layer in levels[0])):
+            raise ValueError("words need an embedding, or one folded into every layer of the first level")
+        rows = np.arange(n_words) if remap is None else remap
+        if len(rows) != n_words or rows.max(initial=-1) >= len(table) or rows.min(initial=0) < -1:
+            raise ValueError(f"remap: expected {n_words} rows from -1 to {len(table) - 1}")
+    width = n_in
+    for i, level in enumerate(levels):
+        for layer in level:
+            if layer.table is not None and (i > 0 or not n_words or embedding is not None):
+                raise ValueError(f"level {i} reads vectors, but its embedding is folded into a table")
+            highest = layer.w_ih.cols if layer.inputs is None else int(layer.inputs.max(initial=-1)) + 1
+            if highest > width or (layer.inputs is not None and layer.inputs.min(initial=0) < 0):
+                raise ValueError(f"level {i} reads entry {highest - 1} of an input of {width}")
+        width = sum(layer.n_units for layer in level)
+    if head is not None and (head[0].cols != width or len(head[1]) != head[0].rows):
+        raise ValueError(
+            f"head: expected {width} columns and {head[0].rows} biases, got {head[0].cols}, {len(head[1])}"
+        )
+
+
+def softmax(y: Floats, isa: str | None = None) -> None:  # (..., n), in place
+    tables = kernels()
+    tables[isa or next(iter(tables))].contents.softmax(
+        y.size // max(y.shape[-1], 1), y.shape[-1], y.ctypes.data
+    )
+
+
+def top_k(y: Floats, k: int) -> tuple[NDArray[np.int32], Floats]:  # (n) -> (k), (k)
+    """Positions and values of the k largest, largest first; of equals the first."""
+    if y.dtype != np.float32 or y.ndim != 1 or not 0 < k <= len(y):
+        raise ValueError(f"top_k: expected a float32 vector of at least {k} numbers and k > 0")
+    row, index, value = np.ascontiguousarray(y), np.empty(k, np.int32), np.empty(k, np.float32)
+    pointers = (ctypes.c_void_p(a.ctypes.data) for a in (row, index, value))
+    source, to_index, to_value = pointers
+    _library().gw_top_k(ctypes.c_int32(len(row)), source, ctypes.c_int32(k), to_index, to_value)
+    return index, value

@@ -1,0 +1,476 @@
+/* Matrix products and recurrent layers; the contract is in gw.h. */
+
+#include "gw.h"
+
+#include "vector.h"
+
+#if defined(__clang__)
+#define GW_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define GW_UNROLL _Pragma("GCC unroll 8")
+#else
+#define GW_UNROLL
+#endif
+
+/* A tile holds the sums of up to TILE_ROWS vectors of x with TILE_VECTORS vectors of matrix rows in registers. A lone
+ * vector of x meets ONE_VECTORS at a time, in SETS independent sums that hide the latency of the adder. */
+#if GW_LANES == 16
+enum { TILE_ROWS = 6, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 4 };
+#elif GW_LANES == 8
+enum { TILE_ROWS = 6, TILE_VECTORS = 2, ONE_VECTORS = 4, SETS = 2 };
+#elif GW_LANES == 4 && defined(__ARM_NEON)
+enum { TILE_ROWS = 6, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 4 };
+#elif GW_LANES == 4
+enum { TILE_ROWS = 3, TILE_VECTORS = 3, ONE_VECTORS = 4, SETS = 2 };
+#else
+enum { TILE_ROWS = 1, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 2 };
+#endif
+
+/* Rows of x whose input projections are computed as one product before the recurrence walks over them: enough for
+ * full tiles, few enough for the projections to stay in the second-level cache. */
+enum { CHUNK_ROWS = 96 };
+
+typedef struct {
+    const float *w;  /* (cols, stride): vectors of one panel */
+    ptrdiff_t stride;
+    int32_t cols;
+    int32_t lanes;   /* rows of the matrix in the last vector of the tile */
+    const float *x;  /* (m, ldx) */
+    ptrdiff_t ldx;
+    const float *bias;
+    float *y;        /* (m, ldy) */
+    ptrdiff_t ldy;
+} tile_args;
+
+/* m and nv are constants at every call, so that `sum` lives in registers. */
+GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *a) {
+    const float *w = a->w, *x = a->x;
+    const ptrdiff_t stride = a->stride, ldx = a->ldx;
+    const int32_t cols = a->cols;
+    vf sum[SETS][TILE_ROWS][ONE_VECTORS];
+    GW_UNROLL
+    for (int r = 0; r < m; r++) {
+        const float *from = a->bias ? a->bias : a->y + r * a->ldy;
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) {
+            sum[0][r][v] = v < nv - 1 || a->lanes == GW_LANES ? vf_load(from + v * GW_LANES)
+                                                               : vf_load_first(from + v * GW_LANES, a->lanes);
+            GW_UNROLL
+            for (int q = 1; q < sets; q++) sum[q][r][v] = vf_all(0);
+        }
+    }
+    int32_t j = 0;
+    for (; j + sets <= cols; j += sets) {
+        GW_UNROLL
+        for (int q = 0; q < sets; q++) {
+            GW_UNROLL
+            for (int r = 0; r < m; r++) {
+                const vf xr = vf_all(x[r * ldx + q]);
+                GW_UNROLL
+                for (int v = 0; v < nv; v++) sum[q][r][v] += xr * vf_load(w + q * stride + v * GW_LANES);
+            }
+        }
+        x += sets;
+        w += sets * stride;
+    }
+    for (; sets > 1 && j < cols; j++, x++, w += stride) {
+        GW_UNROLL
+        for (int r = 0; r < m; r++) {
+            GW_UNROLL
+            for (int v = 0; v < nv; v++) sum[0][r][v] += vf_all(x[r * ldx]) * vf_load(w + v * GW_LANES);
+        }
+    }
+    GW_UNROLL
+    for (int r = 0; r < m; r++) {
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *to = a->y + r * a->ldy + v * GW_LANES;
+            GW_UNROLL
+            for (int q = 1; q < sets; q++) sum[0][r][v] += sum[q][r][v];
+            if (v < nv - 1 || a->lanes == GW_LANES)
+                vf_store(to, sum[0][r][v]);
+            else
+                vf_store_first(to, sum[0][r][v], a->lanes);
+        }
+    }
+}
+
+/* The branch is decided at compile time: sizes that do not fit the registers make no code. */
+#define TILE(M, V)                                                                    \
+    case (M) * 8 + (V):                                                               \
+        if ((M) <= TILE_ROWS && (V) <= ((M) == 1 ? ONE_VECTORS : TILE_VECTORS))       \
+            tile(M, V, (M) == 1 ? (int)SETS : (M) * (V) <= 4 ? 2 : 1, a);             \
+        break;
+#define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3) TILE(M, 4)
+
+static void any_tile(int m, int nv, const tile_args *a) {
+    switch (m * 8 + nv) { TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) }
+}
+
+/* Panel by panel, so that its weights are still near when the next vectors of x come. */
+static void dense_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                          ptrdiff_t ldy) {
+    const int most = m == 1 ? ONE_VECTORS : TILE_VECTORS;
+    const int32_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS;
+    for (int32_t top = 0; top < w->rows; top += GW_PANEL) {
+        const int32_t width = w->rows - top < GW_PANEL ? w->rows - top : GW_PANEL;
+        const float *panel = w->values + (ptrdiff_t)top * w->cols;
+        for (int32_t lane = 0; lane < width;) {
+            const int32_t left = width - lane, vectors = (left + GW_LANES - 1) / GW_LANES;
+            const int nv = vectors < most ? vectors : most;
+            const int32_t covered = left < nv * GW_LANES ? left : nv * GW_LANES;
+            for (int32_t q = 0, r = 0; q < tiles; q++) { /* tiles of equal height, not full ones and a rest */
+                const int32_t end = (int32_t)((int64_t)m * (q + 1) / tiles);
+                const tile_args a = {
+                    .w = panel + lane,
+                    .stride = width,
+                    .cols = w->cols,
+                    .lanes = covered - (nv - 1) * GW_LANES,
+                    .x = x + r * ldx,
+                    .ldx = ldx,
+                    .bias = bias ? bias + top + lane : NULL,
+                    .y = y + r * ldy + top + lane,
+                    .ldy = ldy,
+                };
+                any_tile(end - r, nv, &a);
+                r = end;
+            }
+            lane += covered;
+        }
+    }
+}
+
+/* One vector of x: the lanes of a vector are rows of the matrix, each with its own entry of x. */
+static void sparse_slice(const gw_matrix *w, int32_t slice, const float *x, float *sum) {
+    for (int v = 0; v < GW_SLICE; v += GW_LANES) {
+        vf acc = vf_all(0);
+        for (int32_t e = w->start[slice]; e < w->start[slice + 1]; e++) {
+            const ptrdiff_t at = (ptrdiff_t)e * GW_SLICE + v;
+            acc += vf_load(w->values + at) * vf_gather(x, w->column + at);
+        }
+        vf_store(sum + v, acc);
+    }
+}
+
+/* Sixteen vectors of x, transposed: the lanes of a vector are those, and a weight is broadcast to all. */
+static void sparse_slice_transposed(const gw_matrix *w, int32_t slice, const float *xt, float *sum) {
+    enum { PER = GW_SLICE / GW_LANES, ROWS = 4 };
+    for (int lane = 0; lane < GW_SLICE; lane += ROWS) {
+        vf acc[ROWS][PER];
+        memset(acc, 0, sizeof acc);
+        for (int32_t e = w->start[slice]; e < w->start[slice + 1]; e++) {
+            const ptrdiff_t at = (ptrdiff_t)e * GW_SLICE + lane;
+            GW_UNROLL
+            for (int r = 0; r < ROWS; r++) {
+                const float *from = xt + (ptrdiff_t)w->column[at + r] * GW_SLICE;
+                for (int v = 0; v < PER; v++) acc[r][v] += w->values[at + r] * vf_load(from + v * GW_LANES);
+            }
+        }
+        memcpy(sum + lane * GW_SLICE, acc, sizeof acc);
+    }
+}
+
+enum { TRANSPOSE_FROM = 4 }; /* vectors of x from which the second form is faster */
+
+static void sparse_product(const gw_matrix *w, int32_t m, const float *x, ptrdiff_t ldx, float *y, ptrdiff_t ldy,
+                           float *xt) {
+    const int32_t slices = (w->rows + GW_SLICE - 1) / GW_SLICE;
+    for (int32_t top = 0; top < m; top += GW_SLICE, x += GW_SLICE * ldx, y += GW_SLICE * ldy) {
+        const int32_t n = m - top < GW_SLICE ? m - top : GW_SLICE;
+        const int transposed = n >= TRANSPOSE_FROM;
+        if (transposed) {
+            memset(xt, 0, sizeof(float) * GW_SLICE * (size_t)w->cols);
+            for (int32_t r = 0; r < n; r++)
+                for (int32_t j = 0; j < w->cols; j++) xt[j * GW_SLICE + r] = x[r * ldx + j];
+        }
+        for (int32_t slice = 0; slice < slices; slice++) {
+            const int32_t left = w->rows - slice * GW_SLICE, lanes = left < GW_SLICE ? left : GW_SLICE;
+            const int32_t *row = w->row + slice * GW_SLICE;
+            float sum[GW_SLICE * GW_SLICE];
+            if (transposed) {
+                sparse_slice_transposed(w, slice, xt, sum);
+                for (int32_t r = 0; r < n; r++)
+                    for (int32_t l = 0; l < lanes; l++) y[r * ldy + row[l]] += sum[l * GW_SLICE + r];
+            } else {
+                for (int32_t r = 0; r < n; r++) {
+                    sparse_slice(w, slice, x + r * ldx, sum);
+                    for (int32_t l = 0; l < lanes; l++) y[r * ldy + row[l]] += sum[l];
+                }
+            }
+        }
+    }
+}
+
+void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                ptrdiff_t ldy, float *scratch) {
+    if (!w->start) {
+        dense_product(w, bias, m, x, ldx, y, ldy);
+        return;
+    }
+    if (bias)
+        for (int32_t r = 0; r < m; r++) memcpy(y + r * ldy, bias, sizeof(float) * (size_t)w->rows);
+    sparse_product(w, m, x, ldx, y, ldy, scratch);
+}
+
+size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
+    return w->start && m >= TRANSPOSE_FROM ? (size_t)w->cols * GW_SLICE : 0;
+}
+
+GW_INLINE vf squash(const gw_layer *layer, vf v) {
+    return layer->squash == GW_HARD_SIGMOID ? vf_hard_sigmoid(v) : vf_sigmoid(v);
+}
+
+/* The next GW_LANES neurons of one gate: where its rows go on, which lanes have one, and what the others hold. */
+typedef struct {
+    const float *row;
+    const uint16_t *live;
+    const float *fixed;
+} gate_walk;
+
+enum { ALL_LANES = (1 << GW_LANES) - 1 };
+
+GW_INLINE uint32_t live_lanes(const gate_walk *g, int32_t unit) {
+    return (uint32_t)g->live[unit / GW_BLOCK] >> unit % GW_BLOCK & ALL_LANES;
+}
+
+GW_INLINE vf take_rows(gate_walk *g, uint32_t live) {
+    const vf v = live == ALL_LANES ? vf_load(g->row) : vf_expand(live, g->row);
+    for (uint32_t bits = live; bits; bits &= bits - 1) g->row++;
+    return v;
+}
+
+enum { IS_SIGMOID, IS_TANH };
+
+GW_INLINE vf gate(const gw_layer *layer, int kind, gate_walk *g, int32_t unit) {
+    const uint32_t live = live_lanes(g, unit);
+    const vf fixed = vf_load(g->fixed + unit);
+    if (!live) return fixed;
+    const vf pre = take_rows(g, live);
+    return vf_select(live, kind == IS_TANH ? vf_tanh(pre) : squash(layer, pre), fixed);
+}
+
+GW_INLINE vf gate_or_bias(gate_walk *g, int32_t unit) {
+    const uint32_t live = live_lanes(g, unit);
+    const vf fixed = vf_load(g->fixed + unit);
+    return live ? vf_select(live, take_rows(g, live), fixed) : fixed;
+}
+
+static gate_walk walk(const gw_layer *layer, int k, const float *rows) {
+    const int32_t padded = GW_PADDED(layer->n_units);
+    const gate_walk g = {
+        .row = rows,
+        .live = layer->live + (ptrdiff_t)k * (padded / GW_BLOCK),
+        .fixed = layer->fixed + (ptrdiff_t)k * padded,
+    };
+    return g;
+}
+
+/* h = s * scale of neurons unit .. unit + GW_LANES - 1, as far as there are some. */
+GW_INLINE void emit(const gw_layer *layer, int32_t unit, vf s, float *y) {
+    const int32_t left = layer->n_units - unit;
+    if (!y) return;
+    if (left >= GW_LANES)
+        vf_store(y + unit, layer->scale ? s * vf_load(layer->scale + unit) : s);
+    else
+        vf_store_first(y + unit, layer->scale ? s * vf_load_first(layer->scale + unit, left) : s, left);
+}
+
+/* pre: (R) and GW_BLOCK readable floats after it; s, c: (P); y: (K) or NULL. */
+static void lstm_gates(const gw_layer *layer, const float *pre, float *s, float *c, float *y) {
+    gate_walk i = walk(layer, 0, pre + layer->gate_start[0]), f = walk(layer, 1, pre + layer->gate_start[1]);
+    gate_walk g = walk(layer, 2, pre + layer->gate_start[2]), o = walk(layer, 3, pre + layer->gate_start[3]);
+    for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
+        const vf added = gate(layer, IS_SIGMOID, &i, unit) * gate(layer, IS_TANH, &g, unit);
+        const vf cell = gate(layer, IS_SIGMOID, &f, unit) * vf_load(c + unit) + added;
+        const vf state = gate(layer, IS_SIGMOID, &o, unit) * vf_tanh(cell);
+        vf_store(c + unit, cell);
+        vf_store(s + unit, state);
+        emit(layer, unit, state, y);
+    }
+}
+
+/* pre as above; rec: (R_n), the recurrent half of the candidate, and GW_BLOCK readable floats after it. */
+static void gru_gates(const gw_layer *layer, const float *pre, const float *rec, float *s, float *y) {
+    gate_walk r = walk(layer, 0, pre + layer->gate_start[0]), u = walk(layer, 1, pre + layer->gate_start[1]);
+    gate_walk n = walk(layer, 2, pre + layer->gate_start[2]), n_rec = walk(layer, 2, rec);
+    n_rec.fixed = layer->fixed_hn;
+    for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
+        const vf reset = gate(layer, IS_SIGMOID, &r, unit);
+        const vf update = gate(layer, IS_SIGMOID, &u, unit);
+        const vf candidate = vf_tanh(gate_or_bias(&n, unit) + reset * gate_or_bias(&n_rec, unit));
+        const vf state = candidate + update * (vf_load(s + unit) - candidate);
+        vf_store(s + unit, state);
+        emit(layer, unit, state, y);
+    }
+}
+
+/* Which vector of a view belongs to step `step` of the walk over sequence b. */
+GW_INLINE ptrdiff_t sequence_row(const gw_batch *batch, int32_t b) { return batch->order ? batch->order[b] : b; }
+
+GW_INLINE int32_t sequence_length(const gw_batch *batch, int32_t b) {
+    return batch->lengths ? batch->lengths[b] : batch->steps;
+}
+
+GW_INLINE ptrdiff_t sequence_time(const gw_batch *batch, int32_t b, int32_t step) {
+    return batch->reverse ? sequence_length(batch, b) - 1 - step : step;
+}
+
+/* Lengths never rise, so the sequences still running are the first ones. */
+GW_INLINE int32_t running(const gw_batch *batch, int32_t step) {
+    int32_t n = batch->size;
+    if (batch->lengths)
+        while (n && batch->lengths[n - 1] <= step) n--;
+    return n;
+}
+
+GW_INLINE void pick(const int32_t *which, int32_t n, const float *from, float *to) {
+    if (!which)
+        memcpy(to, from, sizeof(float) * (size_t)n);
+    else
+        for (int32_t j = 0; j < n; j++) to[j] = from[which[j]];
+}
+
+/* s += recurrent products for the n running sequences; pre: (n, R); rec: (n, R_n). */
+static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t n, const float *s, float *pre,
+                               float *rec, float *scratch) {
+    const int32_t n_rec = layer->w_hh.cols;
+    ptrdiff_t lds = GW_PADDED(layer->n_units);
+    float *picked = scratch;
+    if (layer->reads || batch->order) {
+        for (int32_t b = 0; b < n; b++) pick(layer->reads, n_rec, s + sequence_row(batch, b) * lds, picked + b * n_rec);
+        s = picked;
+        lds = n_rec;
+        scratch += (ptrdiff_t)n * n_rec;
+    }
+    gw_product(&layer->w_hh, NULL, n, s, lds, pre, layer->w_ih.rows, scratch);
+    if (layer->cell == GW_GRU)
+        gw_product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch);
+}
+
+/* Input projections of steps first .. end-1, (running sequences of each step, R), one after the other. */
+static void input_projections(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x,
+                              const gw_words *words, int32_t first, int32_t end, float *pre, float *scratch) {
+    const gw_matrix *w = &layer->w_ih;
+    int32_t m = 0;
+    if (words) {
+        for (int32_t step = first; step < end; step++)
+            for (int32_t b = 0, n = running(batch, step); b < n; b++, pre += w->rows) {
+                const int32_t word =
+                    words->data[sequence_time(batch, b, step) * words->time + sequence_row(batch, b) * words->batch];
+                memcpy(pre, word < 0 ? layer->bias : layer->table + (ptrdiff_t)word * w->rows,
+                       sizeof(float) * (size_t)w->rows);
+            }
+        return;
+    }
+    if (!layer->inputs && !batch->order && !batch->lengths && !batch->reverse &&
+        (batch->size == 1 || end - first == 1 || x->time == batch->size * x->batch)) {
+        gw_product(w, layer->bias, (end - first) * batch->size, x->data + first * x->time,
+                   batch->size == 1 ? x->time : x->batch, pre, w->rows, scratch);
+        return;
+    }
+    for (int32_t step = first; step < end; step++)
+        for (int32_t b = 0, n = running(batch, step); b < n; b++, m++)
+            pick(layer->inputs, w->cols,
+                 x->data + sequence_time(batch, b, step) * x->time + sequence_row(batch, b) * x->batch,
+                 scratch + (ptrdiff_t)m * w->cols);
+    gw_product(w, layer->bias, m, scratch, w->cols, pre, w->rows, scratch + (ptrdiff_t)m * w->cols);
+}
+
+static int32_t chunk_steps(int32_t steps, int32_t batch) {
+    const int32_t most = batch >= CHUNK_ROWS ? 1 : CHUNK_ROWS / (batch > 0 ? batch : 1);
+    return steps < most ? steps : most;
+}
+
+/* Scratch: pre (chunk rows, R) + block, rec (B, R_n) + block, then what one product at a time needs. */
+size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch) {
+    const size_t m = (size_t)chunk_steps(steps, batch) * (size_t)batch, b = (size_t)batch;
+    const size_t input = m * (size_t)layer->w_ih.cols + gw_product_scratch(&layer->w_ih, (int32_t)m);
+    const size_t rec_rows = gw_product_scratch(&layer->w_hh, batch), rec_n = gw_product_scratch(&layer->w_hn, batch);
+    const size_t recurrent = b * (size_t)layer->w_hh.cols + (rec_rows > rec_n ? rec_rows : rec_n);
+    return m * (size_t)layer->w_ih.rows + GW_BLOCK + b * (size_t)layer->w_hn.rows + GW_BLOCK +
+           (input > recurrent ? input : recurrent);
+}
+
+void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words, float *s,
+                  float *c, const gw_steps *y, float *scratch) {
+    const ptrdiff_t padded = GW_PADDED(layer->n_units), rows = layer->w_ih.rows;
+    const int32_t chunk = chunk_steps(batch->steps, batch->size);
+    float *const pre = scratch;
+    float *const rec = pre + (ptrdiff_t)chunk * batch->size * rows + GW_BLOCK;
+    float *const rest = rec + (ptrdiff_t)batch->size * layer->w_hn.rows + GW_BLOCK;
+    for (int32_t first = 0; first < batch->steps; first += chunk) {
+        const int32_t end = batch->steps - first < chunk ? batch->steps : first + chunk;
+        input_projections(layer, batch, x, words, first, end, pre, rest);
+        float *now = pre;
+        for (int32_t step = first; step < end; step++) {
+            const int32_t n = running(batch, step);
+            recurrent_products(layer, batch, n, s, now, rec, rest);
+            for (int32_t b = 0; b < n; b++, now += rows) {
+                const ptrdiff_t at = sequence_row(batch, b);
+                float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;
+                if (layer->cell == GW_LSTM)
+                    lstm_gates(layer, now, s + at * padded, c + at * padded, h);
+                else
+                    gru_gates(layer, now, rec + b * (ptrdiff_t)layer->w_hn.rows, s + at * padded, h);
+            }
+        }
+    }
+    if (batch->lengths && y->data)
+        for (int32_t b = 0; b < batch->size; b++)
+            for (int32_t t = batch->lengths[b]; t < batch->steps; t++)
+                memset(y->data + t * y->time + sequence_row(batch, b) * y->batch, 0,
+                       sizeof(float) * (size_t)layer->n_units);
+}
+
+void gw_softmax(int32_t m, int32_t n, float *y) {
+    for (; m > 0; m--, y += n) {
+        const int32_t whole = n - n % GW_LANES;
+        vf most = vf_all(y[0]), sum = vf_all(0);
+        float top, total;
+        int32_t j;
+        for (j = 0; j < whole; j += GW_LANES) most = vf_max(most, vf_load(y + j));
+        top = vf_largest(most);
+        for (; j < n; j++) top = y[j] > top ? y[j] : top;
+        for (j = 0; j < whole; j += GW_LANES) {
+            const vf e = vf_exp(vf_load(y + j) - top);
+            vf_store(y + j, e);
+            sum += e;
+        }
+        total = vf_total(sum);
+        if (j < n) {
+            vf_store_first(y + j, vf_exp(vf_load_first(y + j, n - j) - top), n - j);
+            for (; j < n; j++) total += y[j];
+        }
+        for (j = 0; j < whole; j += GW_LANES) vf_store(y + j, vf_load(y + j) * (1 / total));
+        for (; j < n; j++) y[j] *= 1 / total;
+    }
+}
+
+void gw_map(int32_t f, size_t n, const float *x, float *y) {
+    for (size_t j = 0; j < n; j += GW_LANES) {
+        const int lanes = n - j < GW_LANES ? (int)(n - j) : GW_LANES;
+        const vf v = vf_load_first(x + j, lanes);
+        const vf r = f == GW_F_SIGMOID        ? vf_sigmoid(v)
+                     : f == GW_F_HARD_SIGMOID ? vf_hard_sigmoid(v)
+                     : f == GW_F_TANH         ? vf_tanh(v)
+                                              : vf_exp(v);
+        vf_store_first(y + j, r, lanes);
+    }
+}
+
+#ifdef GW_ISA
+#include "dispatch.h"
+
+#define GW_TEXT(isa) #isa
+#define GW_QUOTE(isa) GW_TEXT(isa)
+
+const gw_kernels GW_NAME(gw_kernels) = {
+    .isa = GW_QUOTE(GW_ISA),
+    .product = gw_product,
+    .product_scratch = gw_product_scratch,
+    .layer_run = gw_layer_run,
+    .layer_scratch = gw_layer_scratch,
+    .softmax = gw_softmax,
+    .map = gw_map,
+};
+#endif

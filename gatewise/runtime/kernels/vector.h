@@ -1,0 +1,233 @@
+/* Vectors of GW_LANES floats and the functions of the gates on them, from one source for every machine.
+ *
+ * The compiler's vector extensions give arithmetic on SSE2, AVX2, AVX-512 and NEON; with GW_LANES 1 a "vector" is a
+ * plain float. Only what those extensions cannot say well is written with intrinsics, each beside a portable form.
+ * Compile with -ffp-contract=fast, so that a * b + c becomes one instruction where the machine has it.
+ */
+#ifndef GW_VECTOR_H
+#define GW_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef GW_LANES
+#if defined(__AVX512F__)
+#define GW_LANES 16
+#elif defined(__AVX2__) && defined(__FMA__)
+#define GW_LANES 8
+#elif defined(__SSE2__) || defined(__ARM_NEON)
+#define GW_LANES 4
+#else
+#define GW_LANES 1
+#endif
+#endif
+
+#if GW_LANES >= 8
+#include <immintrin.h>
+#endif
+
+#if defined(__GNUC__)
+#define GW_INLINE static inline __attribute__((always_inline))
+#else
+#define GW_INLINE static inline
+#endif
+
+#if GW_LANES > 1
+typedef float vf __attribute__((vector_size(4 * GW_LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * GW_LANES)));
+#else
+typedef float vf;
+typedef uint32_t vu;
+#endif
+
+GW_INLINE vf vf_load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+GW_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+
+GW_INLINE vf vf_all(float x) {
+#if GW_LANES > 1
+    return x - (vf){0};
+#else
+    return x;
+#endif
+}
+
+GW_INLINE vu vf_bits(vf v) {
+    vu b;
+    memcpy(&b, &v, sizeof b);
+    return b;
+}
+
+GW_INLINE vf vf_from_bits(vu b) {
+    vf v;
+    memcpy(&v, &b, sizeof v);
+    return v;
+}
+
+/* The first n lanes, 0 < n <= GW_LANES; the others are 0 and stay untouched in memory. */
+GW_INLINE vf vf_load_first(const float *p, int n) {
+#if GW_LANES == 16
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
+    vf v = vf_all(0);
+    memcpy(&v, p, sizeof(float) * (size_t)n);
+    return v;
+#endif
+}
+
+GW_INLINE void vf_store_first(float *p, vf v, int n) {
+#if GW_LANES == 16
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#else
+    memcpy(p, &v, sizeof(float) * (size_t)n);
+#endif
+}
+
+/* Clamps, and keeps a NaN a NaN. */
+GW_INLINE vf vf_clamp(vf v, float low, float high) {
+#if GW_LANES == 16
+    return (vf)_mm512_max_ps(_mm512_set1_ps(low), _mm512_min_ps(_mm512_set1_ps(high), (__m512)v));
+#elif GW_LANES == 8
+    return (vf)_mm256_max_ps(_mm256_set1_ps(low), _mm256_min_ps(_mm256_set1_ps(high), (__m256)v));
+#elif GW_LANES > 1
+    vu under = (vu)(v < vf_all(low)), over = (vu)(v > vf_all(high));
+    return (vf)((vf_bits(v) & ~under & ~over) | (vf_bits(vf_all(low)) & under) | (vf_bits(vf_all(high)) & over));
+#else
+    return v < low ? low : v > high ? high : v;
+#endif
+}
+
+/* Lane l: a where bit l of `bits` is set, else b. */
+GW_INLINE vf vf_select(uint32_t bits, vf a, vf b) {
+#if GW_LANES == 16
+    return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a);
+#elif GW_LANES > 1
+    vu lane, mask;
+    for (int l = 0; l < GW_LANES; l++) lane[l] = 1u << l;
+    mask = (vu)((lane & bits) != 0);
+    return (vf)((vf_bits(a) & mask) | (vf_bits(b) & ~mask));
+#else
+    return bits ? a : b;
+#endif
+}
+
+/* Lanes whose bit is set take the next float of p, in order; the others are undefined. May read p[number of bits]. */
+GW_INLINE vf vf_expand(uint32_t bits, const float *p) {
+#if GW_LANES == 16
+    return (vf)_mm512_maskz_expandloadu_ps((__mmask16)bits, p);
+#elif GW_LANES > 1
+    float lane[GW_LANES];
+    for (int l = 0; l < GW_LANES; l++) {
+        lane[l] = *p;
+        p += bits >> l & 1;
+    }
+    return vf_load(lane);
+#else
+    (void)bits;
+    return *p;
+#endif
+}
+
+/* Lane l: p[index[l]]. */
+GW_INLINE vf vf_gather(const float *p, const uint16_t *index) {
+#if GW_LANES == 16
+    return (vf)_mm512_i32gather_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)index)), p, 4);
+#elif GW_LANES == 8
+    return (vf)_mm256_i32gather_ps(p, _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)index)), 4);
+#elif GW_LANES > 1
+    vf v;
+    for (int l = 0; l < GW_LANES; l++) v[l] = p[index[l]];
+    return v;
+#else
+    return p[*index];
+#endif
+}
+
+/* a / b. The wide divider is slow: a 14-bit estimate and one Newton step cost a third and are as good to 1 ulp. */
+GW_INLINE vf vf_divide(vf a, vf b) {
+#if GW_LANES == 16
+    vf y = (vf)_mm512_rcp14_ps((__m512)b);
+    vf q = a * y;
+    return q + y * (a - b * q);
+#else
+    return a / b;
+#endif
+}
+
+GW_INLINE vf vf_max(vf a, vf b) {
+#if GW_LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif GW_LANES > 1
+    const vu more = (vu)(a > b);
+    return (vf)((vf_bits(a) & more) | (vf_bits(b) & ~more));
+#else
+    return a > b ? a : b;
+#endif
+}
+
+GW_INLINE float vf_largest(vf v) {
+#if GW_LANES > 1
+    float best = v[0];
+    for (int l = 1; l < GW_LANES; l++) best = v[l] > best ? v[l] : best;
+    return best;
+#else
+    return v;
+#endif
+}
+
+GW_INLINE float vf_total(vf v) {
+#if GW_LANES > 1
+    float sum = v[0];
+    for (int l = 1; l < GW_LANES; l++) sum += v[l];
+    return sum;
+#else
+    return v;
+#endif
+}
+
+/* exp(x) = scale * (1 + rest) with |x - log(scale)| <= log(2) / 2, for -87 <= x <= 88.
+ * `rest` is a polynomial without a constant term, so exp(x) - 1 keeps its relative accuracy near 0. */
+GW_INLINE void vf_exp_parts(vf x, vf *scale, vf *rest) {
+    /* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum. */
+    const float shift = 12582912.0f, log2e = 1.44269504f, ln2_high = 0.693145752f, ln2_low = 1.42860677e-6f;
+    vf t = x * log2e + shift;
+    vf n = t - shift;
+    vf r = x - n * ln2_high - n * ln2_low;
+    /* Minimax on |r| <= log(2) / 2: relative error of exp below 2e-8 before rounding. */
+    vf p = r * 0.00138436072f + 0.00837419555f;
+    p = p * r + 0.0416680053f;
+    p = p * r + 0.166664302f;
+    p = p * r + 0.49999994f;
+    *rest = p * (r * r) + r;
+    *scale = vf_from_bits((vf_bits(t) << 23) + (127u << 23));
+}
+
+GW_INLINE vf vf_exp(vf x) {
+    vf scale, rest;
+    vf_exp_parts(vf_clamp(x, -87.0f, 88.0f), &scale, &rest);
+    return scale * rest + scale;
+}
+
+/* 1 / (1 + exp(-x)): within 1.5e-7 of the truth for every x. */
+GW_INLINE vf vf_sigmoid(vf x) {
+    vf scale, rest;
+    vf_exp_parts(vf_clamp(-x, -87.0f, 87.0f), &scale, &rest);
+    return vf_divide(vf_all(1.0f), scale * rest + (scale + 1.0f));
+}
+
+/* tanh(x) = e / (e + 2) with e = exp(2 x) - 1: within 2e-7 of the truth for every x, and 4 ulp near 0. */
+GW_INLINE vf vf_tanh(vf x) {
+    vf scale, rest;
+    vf_exp_parts(vf_clamp(x + x, -20.0f, 20.0f), &scale, &rest);
+    vf e = scale * rest + (scale - 1.0f);
+    return vf_divide(e, e + 2.0f);
+}
+
+/* clip(0.2 x + 0.5, 0, 1) */
+GW_INLINE vf vf_hard_sigmoid(vf x) { return vf_clamp(x * 0.2f + 0.5f, 0.0f, 1.0f); }
+
+#endif

@@ -1,0 +1,37 @@
+/* Word ids in, best guesses out; the contract is in gw.h. */
+
+#include "gw.h"
+
+#include <string.h>
+
+size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *ids, int32_t *words) {
+    for (size_t j = 0; j < n; j++) {
+        if (ids[j] < 0 || ids[j] >= n_words) return j;
+        words[j] = remap ? remap[ids[j]] : (int32_t)ids[j];
+    }
+    return n;
+}
+
+void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *words, float *y) {
+    for (size_t j = 0; j < n; j++, y += dim) {
+        if (words[j] < 0)
+            memset(y, 0, sizeof(float) * (size_t)dim);
+        else
+            memcpy(y, embedding + (ptrdiff_t)words[j] * dim, sizeof(float) * (size_t)dim);
+    }
+}
+
+void gw_top_k(int32_t n, const float *y, int32_t k, int32_t *index, float *value) {
+    int32_t held = 0;
+    for (int32_t j = 0; j < n; j++) {
+        int32_t at;
+        if (held == k && !(y[j] > value[k - 1])) continue;
+        if (held < k) held++;
+        for (at = held - 1; at > 0 && y[j] > value[at - 1]; at--) {
+            value[at] = value[at - 1];
+            index[at] = index[at - 1];
+        }
+        value[at] = y[j];
+        index[at] = j;
+    }
+}

@@ -1,0 +1,237 @@
+"""Matrices and layers in the packed form that kernels/gw.h states.
+
+Packing happens once, when a network is loaded or exported; no step rearranges a weight. The result does not depend on
+the instruction set, so the arrays that the engine runs are the arrays that an export writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Bits = NDArray[np.uint16]
+
+PANEL, SLICE, BLOCK = 64, 16, 16  # GW_PANEL, GW_SLICE, GW_BLOCK
+SPARSE_COST = 8  # a gathered weight costs as much as this many streamed ones
+
+CELLS = {"LSTM": ("i", "f", "g", "o"), "GRU": ("r", "u", "n")}
+SQUASHES = ("sigmoid", "hard_sigmoid")
+
+
+def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
+    """A copy that begins at a multiple of 64 bytes: a vector that crosses a cache line costs two reads."""
+    source = np.ascontiguousarray(array, dtype)
+    room = np.empty(source.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    copy = room[start : start + source.nbytes].view(dtype).reshape(source.shape)
+    copy[...] = source
+    return copy
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """A matrix (rows, cols), dense in panels of rows or sparse in slices of rows: see `gw_matrix`."""
+
+    rows: int
+    cols: int
+    values: Floats
+    start: Ints | None = None
+    column: Bits | None = None
+    row: Ints | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in (self.values, self.start, self.column, self.row) if a is not None)
+
+
+def pack_matrix(
+    w: ArrayLike,  # (rows, cols)
+    sparse: bool | None = None,  # None: where it is expected to be faster
+) -> PackedMatrix:
+    dense = np.asarray(w, np.float32)
+    if dense.ndim != 2:
+        raise ValueError(f"a matrix has two dimensions, not {dense.ndim}")
+    if sparse is None:
+        sparse = SPARSE_COST * _slice_lengths(dense)[1].sum() * SLICE < dense.size
+    if sparse and dense.shape[1] > np.iinfo(np.uint16).max:
+        raise ValueError(
+            f"a sparse matrix has at most 65535 columns, not {dense.shape[1]}; pack it with sparse=False"
+        )
+    return _pack_sparse(dense) if sparse else _pack_dense(dense)
+
+
+def _pack_dense(w: Floats) -> PackedMatrix:
+    rows, cols = w.shape
+    full = rows - rows % PANEL
+    panels = w[:full].reshape(full // PANEL, PANEL, cols).transpose(0, 2, 1)
+    values = np.concatenate([panels.ravel(), w[full:].T.ravel(), np.zeros(SLICE, np.float32)])
+    return PackedMatrix(rows, cols, aligned(values, np.float32))
+
+
+def _slice_lengths(w: Floats) -> tuple[Ints, NDArray[np.int64]]:
+    """Rows, most nonzeros first, and the number of entries of each slice: that of its first row."""
+    nonzeros = (w != 0).sum(axis=1)
+    row = np.argsort(-nonzeros, kind="stable").astype(np.int32)
+    return row, nonzeros[row[::SLICE]]
+
+
+def _pack_sparse(w: Floats) -> PackedMatrix:
+    row, lengths = _slice_lengths(w)
+    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = np.zeros((start[-1], SLICE), np.float32)
+    column = np.zeros((start[-1], SLICE), np.uint16)
+    for i, r in enumerate(row):
+        (columns,) = np.nonzero(w[r])
+        entries = start[i // SLICE] + np.arange(len(columns))
+        values[entries, i % SLICE] = w[r, columns]
+        column[entries, i % SLICE] = columns
+    return PackedMatrix(
+        rows=w.shape[0],
+        cols=w.shape[1],
+        values=aligned(values, np.float32),
+        start=aligned(start, np.int32),
+        column=aligned(column, np.uint16),
+        row=aligned(row, np.int32),
+    )
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """One compact layer and direction: see `gw_layer`."""
+
+    cell: str
+    squash: str
+    n_units: int
+    gate_start: tuple[int, ...]
+    w_ih: PackedMatrix
+    w_hh: PackedMatrix
+    w_hn: PackedMatrix
+    bias: Floats
+    bias_hn: Floats
+    live: Bits
+    fixed: Floats
+    fixed_hn: Floats
+    inputs: Ints | None = None
+    reads: Ints | None = None
+    scale: Floats | None = None
+    table: Floats | None = field(default=None, repr=False)
+
+
+def pack_layer(
+    cell: str,  # "LSTM" or "GRU"
+    w_ih: ArrayLike,  # (R, n_in) rows of live gates
+    w_hh: ArrayLike,  # (R, n_rec)
+    slot: ArrayLike,  # (R) gate * K + neuron of each row, in any order
+    bias: ArrayLike,  # (G, K) of live and constant gates; for the GRU's candidate b_in
+    bias_hn: ArrayLike | None = None,  # (K) GRU: b_hn, default 0
+    *,
+    squash: str = "sigmoid",
+    inputs: ArrayLike | None = None,  # (n_in) entries of x that are read; None: the first n_in
+    reads: ArrayLike | None = None,  # (n_rec) neurons that are read recurrently; None: all
+    scale: ArrayLike | None = None,  # (K) z_h; None: 1
+    embedding: ArrayLike | None = None,  # (V', I) to fold into the layer: it then reads words, not vectors
+    sparse: bool | None = None,
+) -> PackedLayer:
+    """Sorts rows by gate and neuron, turns constant gates into numbers, and folds an embedding into a table
+
+    table[word] = bias + w_ih embedding[word], one row read in place of lookup and product.
+    """
+    if cell not in CELLS or squash not in SQUASHES:
+        raise ValueError(
+            f"cell {cell!r} with {squash!r}: expected one of {tuple(CELLS)} with one of {SQUASHES}"
+        )
+    all_bias = np.asarray(bias, np.float32)
+    n_gates, n_units = all_bias.shape
+    order = np.argsort(np.asarray(slot, np.int64), kind="stable")
+    sorted_slot = np.asarray(slot, np.int64)[order]
+    w_in, w_rec = np.asarray(w_ih, np.float32)[order], np.asarray(w_hh, np.float32)[order]
+    b_hn = np.zeros(n_units, np.float32) if bias_hn is None else np.asarray(bias_hn, np.float32)
+    _check_layer(cell, n_gates, n_units, sorted_slot, w_in, w_rec, b_hn, inputs, reads, scale)
+
+    is_live = np.zeros(n_gates * n_units, bool)
+    is_live[sorted_slot] = True
+    rows_bias = all_bias.ravel()[sorted_slot]
+    start = np.searchsorted(sorted_slot, np.arange(4) * n_units)
+    n_apart = len(sorted_slot) - start[2] if cell == "GRU" else 0  # rows whose recurrent half stays apart
+    n_joint = len(sorted_slot) - n_apart
+    which = slice(None) if inputs is None else np.asarray(inputs, np.int64)
+    table = None
+    if embedding is not None:
+        vectors = np.asarray(embedding, np.float32)[:, which][:, : w_in.shape[1]]
+        table, w_in, inputs = vectors @ w_in.T + rows_bias, w_in[:, :0], None
+
+    return PackedLayer(
+        cell,
+        squash,
+        n_units,
+        tuple(int(s) for s in start),
+        w_ih=pack_matrix(w_in, sparse),
+        w_hh=pack_matrix(w_rec[:n_joint], sparse),
+        w_hn=pack_matrix(w_rec[n_joint:], sparse),
+        bias=aligned(rows_bias, np.float32),
+        bias_hn=aligned(b_hn[sorted_slot[n_joint:] % max(n_units, 1)], np.float32),
+        live=_bits(is_live.reshape(n_gates, n_units)),
+        fixed=_padded(_constants(cell, squash, all_bias)),
+        fixed_hn=_padded(b_hn),
+        inputs=None if inputs is None else aligned(inputs, np.int32),
+        reads=None if reads is None else aligned(reads, np.int32),
+        scale=None if scale is None else aligned(scale, np.float32),
+        table=None if table is None else aligned(table, np.float32),
+    )
+
+
+def _check_layer(
+    cell: str,
+    n_gates: int,
+    n_units: int,
+    slot: NDArray[np.int64],
+    w_ih: Floats,
+    w_hh: Floats,
+    b_hn: Floats,
+    inputs: ArrayLike | None,
+    reads: ArrayLike | None,
+    scale: ArrayLike | None,
+) -> None:
+    """What the kernels take on trust: a wrong index there is a read outside an array."""
+    rows = len(slot)
+    if n_gates != len(CELLS[cell]):
+        raise ValueError(f"bias: a {cell} has {len(CELLS[cell])} gates, not {n_gates}")
+    if w_ih.shape[:1] != (rows,) or w_hh.shape[:1] != (rows,):
+        raise ValueError(f"slot has {rows} rows, w_ih {len(w_ih)} and w_hh {len(w_hh)}: expected as many")
+    if rows and (slot[0] < 0 or slot[-1] >= n_gates * n_units or (np.diff(slot) == 0).any()):
+        raise ValueError(f"slot: expected different numbers from 0 to {n_gates * n_units - 1}")
+    n_rec = n_units if reads is None else np.size(reads)
+    if w_hh.shape[1] != n_rec:
+        raise ValueError(f"w_hh has {w_hh.shape[1]} columns, but {n_rec} neurons are read")
+    if reads is not None and n_rec and not 0 <= np.min(reads) <= np.max(reads) < n_units:
+        raise ValueError(f"reads: expected neurons from 0 to {n_units - 1}")
+    if inputs is not None and np.shape(inputs) != (w_ih.shape[1],):
+        raise ValueError(f"w_ih has {w_ih.shape[1]} columns, but {np.size(inputs)} inputs are read")
+    if b_hn.shape != (n_units,) or (scale is not None and np.shape(scale) != (n_units,)):
+        raise ValueError(f"bias_hn and scale: expected one number for each of {n_units} neurons")
+
+
+def _constants(cell: str, squash: str, bias: Floats) -> Floats:  # (G, K) -> (G, K)
+    """act(bias); the GRU's candidate keeps its bias, because it follows r even without a row."""
+    b = bias.astype(np.float64)
+    value = 0.5 + 0.5 * np.tanh(b / 2) if squash == "sigmoid" else np.clip(0.2 * b + 0.5, 0, 1)
+    value[2] = np.tanh(b[2]) if cell == "LSTM" else b[2]
+    return value.astype(np.float32)
+
+
+def _padded(a: Floats) -> Floats:  # (..., K) -> (..., P)
+    width = -(-a.shape[-1] // BLOCK) * BLOCK
+    out = np.zeros((*a.shape[:-1], width), np.float32)
+    out[..., : a.shape[-1]] = a
+    return aligned(out, np.float32)
+
+
+def _bits(live: NDArray[np.bool_]) -> Bits:  # (G, K) -> (G, P / 16)
+    padded = _padded(live.astype(np.float32))
+    words = padded.reshape(len(live), padded.shape[1] // BLOCK, BLOCK).astype(np.uint32)
+    return aligned((words << np.arange(BLOCK, dtype=np.uint32)).sum(axis=-1), np.uint16)
