@@ -1,0 +1,31 @@
+"""One thread, fixed seeds, and two sizes of property tests: the usual one and `--long`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+
+quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+settings.register_profile(
+    "usual", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=quiet
+)
+settings.register_profile("long", parent=settings.get_profile("usual"), max_examples=1000, derandomize=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="draw 1000 examples a property instead of 25")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("--long") else "usual")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield

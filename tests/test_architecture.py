@@ -1,0 +1,60 @@
+"""The folder list is the architecture: imports point one way, and importing the package is cheap."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gatewise
+
+PACKAGE = Path(gatewise.__file__).parent
+STAGES = (
+    "layout nn readers groups masks structure sparsify report analyse compact runtime export tasks recipes cli"
+)
+RANK = {stage: k for k, stage in enumerate(STAGES.split())}
+IMPORT = re.compile(r"^\s*(?:from gatewise|import gatewise)\.(\w+)|^\s*from gatewise import ([\w, ]+)", re.M)
+
+
+def imported(text: str) -> set[str]:
+    """First parts of every gatewise module that a source file imports."""
+    found: set[str] = set()
+    for dotted, listed in IMPORT.findall(text):
+        found |= {dotted} if dotted else {name.strip().split(" as ")[0] for name in listed.split(",")}
+    return found
+
+
+def test_imports_point_one_way() -> None:
+    """A stage may import the stages before it, never those after it."""
+    seen = 0
+    for path in PACKAGE.rglob("*.py"):
+        stage = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for other in imported(path.read_text()):
+            seen += 1
+            if stage in RANK:
+                assert RANK.get(other, 0) <= RANK[stage], f"{path}: {stage} imports {other}"
+    assert seen > 20
+
+
+def test_every_stage_has_its_place() -> None:
+    """A module outside the list would escape the test above."""
+    found = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert found - {"__init__", "__main__", "__pycache__", "py.typed"} <= set(RANK)
+
+
+def test_importing_needs_only_the_core() -> None:
+    """Training works from a source tree on a machine that has torch, numpy and safetensors, and no more."""
+    # torch itself looks for triton and typer for some of its parts; only what gatewise adds counts.
+    code = (
+        "import sys, torch; before = set(sys.modules); import gatewise; "
+        "extra = {m.split('.')[0] for m in set(sys.modules) - before}; "
+        "print(sorted(extra & {'matplotlib', 'typer', 'rich', 'triton', 'onnx', 'onnxruntime', 'optuna', 'cffi'}))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_public_names_exist() -> None:
+    """What `__all__` promises can be reached."""
+    assert all(hasattr(gatewise, name) for name in gatewise.__all__)
