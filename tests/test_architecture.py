@@ -10,9 +10,7 @@ from pathlib import Path
 import gatewise
 
 PACKAGE = Path(gatewise.__file__).parent
-STAGES = (
-    "layout nn readers groups masks structure sparsify report analyse compact runtime export tasks recipes cli"
-)
+STAGES = "layout nn readers groups masks structure sparsify report analyse compact runtime export tasks recipes cli"
 RANK = {stage: k for k, stage in enumerate(STAGES.split())}
 IMPORT = re.compile(r"^\s*(?:from gatewise|import gatewise)\.(\w+)|^\s*from gatewise import ([\w, ]+)", re.M)
 
@@ -39,7 +37,9 @@ def test_imports_point_one_way() -> None:
 
 def test_every_stage_has_its_place() -> None:
     """A module outside the list would escape the test above."""
-    found = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    found = {
+        path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()
+    }
     assert found - {"__init__", "__main__", "__pycache__", "py.typed"} <= set(RANK)
 
 

@@ -14,7 +14,7 @@ from gatewise.layout import Cell, State, suffix
 from gatewise.nn.cells import GRU as GRU_CELL
 from gatewise.nn.cells import LSTM as LSTM_CELL
 from gatewise.nn.cells import SQUASHES
-from gatewise.nn.recurrence import FUSED, Weights, fused_layer, fused_stack, fusible, scan
+from gatewise.nn.recurrence import FUSED, Weights, fused_layer, fused_stack, fusible, scan_anywhere
 
 
 class Recurrent(nn.Module):
@@ -162,6 +162,7 @@ class Recurrent(nn.Module):
                     f"{type(self).__name__}: a packed input needs no mask; its lengths say it all."
                 )
             x, sizes, order, undo = input
+            self._check_width(x)
             state = self._state(hx, int(sizes[0]), x, batched=True)
             if order is not None:
                 state = tuple(part.index_select(1, order) for part in state)
@@ -219,11 +220,11 @@ class Recurrent(nn.Module):
         sizes: Tensor | None,
         mask: Tensor | None,
     ) -> tuple[Tensor, list[State]]:
-        """One layer, by torch's kernel where that is exact, else step by step."""
+        """One layer, by torch's kernel where that is exact, else by our own."""
         if fusible(self.cell, weights, self.gate_activation, mask):
             return fused_layer(self.cell, x, states, weights, sizes)
         runs = [
-            scan(
+            scan_anywhere(
                 self.cell,
                 x,
                 state,
@@ -260,6 +261,13 @@ class Recurrent(nn.Module):
 
     # What the caller passed, checked and brought into one form.
 
+    def _check_width(self, x: Tensor) -> None:
+        if x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"{type(self).__name__}: input_size is {self.input_size}, but the input's last dimension is "
+                f"{x.shape[-1]} (shape {tuple(x.shape)})."
+            )
+
     def _time_first(self, x: Tensor) -> tuple[Tensor, bool]:
         name = type(self).__name__
         if x.dim() not in (2, 3):
@@ -267,11 +275,7 @@ class Recurrent(nn.Module):
                 f"{name}: input must be 2-D (unbatched) or 3-D, got {x.dim()}-D {tuple(x.shape)}."
             )
         batched = x.dim() == 3
-        if x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"{name}: input_size is {self.input_size}, but the input's last dimension is {x.shape[-1]} "
-                f"(shape {tuple(x.shape)})."
-            )
+        self._check_width(x)
         if not batched:
             x = x.unsqueeze(1)
         elif self.batch_first:
