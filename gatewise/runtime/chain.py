@@ -1,0 +1,287 @@
+"""A model as a chain: embedding, recurrent layers, pointwise functions, linear layers, one after the other.
+
+The engine, ONNX and C all run chains. The chain is found by following forward(), whatever class it is written in;
+a model that is not one raises and says where it leaves the path.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx, nn
+
+from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.readers.channels import comes_from_argument, leaves, spread
+from gatewise.readers.trace import record
+
+IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
+POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
+MODULE_POINTWISE = {
+    "ReLU": "relu",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "Dropout": "",
+    "Identity": "",
+    "Dropout1d": "",
+}
+SCORES = ("softmax", "log_softmax")
+
+
+class ChainError(ValueError):
+    """The model is not a chain of layers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One link of the chain.
+
+    kind: "embedding", "recurrent", "linear": the layer `module`; "pointwise": the function `name`; "softmax" and
+    "log_softmax" over the channels; "last_step": the last position; "last_state": the last h of the recurrent layer
+    before it, every direction (they differ in the backward direction, whose last h is at the first position).
+    """
+
+    kind: str
+    name: str = ""  # of the layer in the model, or of the function
+    module: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The steps, and how the caller's tensors are laid out."""
+
+    steps: tuple[Step, ...]
+    batch_axis: int  # of the input
+    output_axes: (
+        str  # "TBC", "BTC", "BC" (last step), "RC" (rows: time and batch flattened, time first or not)
+    )
+    rows_time_first: bool  # order of the rows of "RC"
+    squeezed: bool  # the last axis, of width 1, is dropped
+    returns_state: bool  # forward() returns (y, state) rather than y
+
+    @property
+    def words(self) -> bool:
+        return self.steps[0].kind == "embedding"
+
+    def recurrent(self) -> list[Step]:
+        return [step for step in self.steps if step.kind == "recurrent"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value on the path: the steps behind it, and its axes: 0 and 1 are the input's, "C" the channels, "R" rows."""
+
+    steps: tuple[Step, ...]
+    axes: tuple[Any, ...]
+    squeezed: bool = False
+
+
+@dataclass(frozen=True)
+class LastStates:
+    """h_n or c_n of the recurrent layer that ends `steps`."""
+
+    steps: tuple[Step, ...]
+    cell: bool
+
+
+@dataclass(frozen=True)
+class HalfState:
+    """The last h of one direction of a bidirectional layer."""
+
+    steps: tuple[Step, ...]
+    direction: int
+
+
+def find_chain(model: nn.Module) -> Chain:
+    """The chain a model computes.
+
+    Raises:
+        ChainError: forward() cannot be followed, or does something a chain cannot.
+    """
+    if cell_of(model) is not None and not is_single_step(model):
+        step = Step("recurrent", "", model)
+        axis = 0 if model.batch_first else 1
+        axes = "BTC" if model.batch_first else "TBC"
+        return Chain((step,), axis, axes, True, squeezed=False, returns_state=True)
+    try:
+        graph = record(model)
+    except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
+        raise ChainError(f"forward() could not be traced: {error}. {WAY_OUT}") from error
+    return Walk(model).through(graph)
+
+
+WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
+
+
+class Walk:
+    """Follows the one path from the input to the output."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.values: dict[fx.Node, Any] = {}
+        self.batch_axis: int | None = None
+
+    def through(self, graph: fx.Graph) -> Chain:
+        first = True
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = Value((), (0, 1)) if first else None
+                first = False
+            elif node.op == "output":
+                return self.finish(node.args[0])
+            else:
+                args, kwargs = (
+                    fx.map_arg(node.args, self.values.get),
+                    fx.map_arg(node.kwargs, self.values.get),
+                )
+                on_path = any(
+                    isinstance(leaf, Value | LastStates | HalfState) for leaf in leaves([args, kwargs])
+                )
+                self.values[node] = self.visit(node, list(args), kwargs) if on_path else None
+        raise ChainError(f"forward() returns nothing. {WAY_OUT}")
+
+    def refuse(self, node: fx.Node | str, why: str) -> ChainError:
+        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {WAY_OUT}")
+
+    def visit(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if node.op == "call_module":
+            return self.layer(node, args, kwargs)
+        target = node.target
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        if target is getattr and args[1] in ("shape", "device", "dtype", "ndim"):
+            return None
+        if name in ("size", "dim"):
+            return None
+        x = args[0]
+        if isinstance(x, tuple | list) and name in ("cat", "concat"):
+            return self.joined_states(node, list(x), args[1:], kwargs)
+        if target is operator.getitem:
+            return self.item(node, x, args[1])
+        if not isinstance(x, Value):
+            raise self.refuse(node, f"{name}() on a state")
+        if name in IDENTITY:
+            return x
+        if name in POINTWISE:
+            return replace(x, steps=(*x.steps, Step("pointwise", POINTWISE[name])))
+        if name in SCORES and (kwargs.get("dim", args[1] if len(args) > 1 else None)) in (
+            -1,
+            len(x.axes) - 1,
+        ):
+            return replace(x, steps=(*x.steps, Step(name)))
+        return self.reshaped(node, name, x, args[1:])
+
+    def reshaped(self, node: fx.Node, name: str, x: Value, args: list[Any]) -> Value:
+        if name in ("transpose", "swapaxes") and len(args) == 2:
+            axes = list(x.axes)
+            a, b = args[0] % len(axes), args[1] % len(axes)
+            axes[a], axes[b] = axes[b], axes[a]
+            return replace(x, axes=tuple(axes))
+        if name == "permute":
+            return replace(x, axes=tuple(x.axes[d] for d in spread(tuple(args))))
+        channels_last = len(x.axes) == 3 and x.axes[-1] == "C"
+        rows = name in ("view", "reshape") and len(spread(tuple(args))) == 2 and spread(tuple(args))[0] == -1
+        if channels_last and (rows or (name == "flatten" and tuple(args) in ((0, 1), (0, -2)))):
+            return replace(x, axes=(("R", *x.axes[:2]), "C"))
+        if name == "squeeze" and args and args[0] in (-1, len(x.axes) - 1) and x.axes[-1] == "C":
+            return replace(x, axes=x.axes[:-1], squeezed=True)
+        raise self.refuse(node, f"{name}() is not a link of a chain")
+
+    def layer(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        name = str(node.target)
+        module = self.model.get_submodule(name)
+        x = args[0] if args else kwargs.get("input")
+        if not isinstance(x, Value):
+            raise self.refuse(name, "it reads a state")
+        kind = type(module).__name__
+        if cell_of(module) is not None:
+            return self.recurrent(node, name, module, x)
+        if isinstance(module, nn.Embedding) and not x.steps:
+            return Value((Step("embedding", name, module),), (*x.axes, "C"))
+        if isinstance(module, nn.Linear) and x.steps and x.axes[-1] == "C":
+            return replace(x, steps=(*x.steps, Step("linear", name, module)))
+        if kind in MODULE_POINTWISE:
+            function = MODULE_POINTWISE[kind]
+            return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x
+        raise self.refuse(name, f"{kind} is not a link of a chain")
+
+    def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value) -> Any:
+        if is_single_step(module):
+            raise self.refuse(name, "a single-step cell leaves the loop over time to forward()")
+        hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
+        mask = node.kwargs.get("mask")
+        for given, what in ((hx, "initial state"), (mask, "mask")):
+            if given is not None and not all(comes_from_argument(leaf) for leaf in leaves(given)):
+                raise self.refuse(name, f"its {what} is computed by forward()")
+        axes = x.axes if x.steps else (0, 1, "C")
+        if len(axes) != 3 or axes[-1] != "C":
+            raise self.refuse(name, "it does not read sequences of channels")
+        batch = axes[0] if module.batch_first else axes[1]
+        if self.batch_axis not in (None, batch):
+            raise self.refuse(name, "it takes for time what another layer takes for the batch")
+        self.batch_axis = batch
+        steps = (*x.steps, Step("recurrent", name, module))
+        h, c = LastStates(steps, cell=False), LastStates(steps, cell=True)
+        cell = cell_of(module)
+        assert cell is not None
+        return Value(steps, axes), (h, c) if cell.n_states == 2 else h
+
+    def item(self, node: fx.Node, x: Any, index: Any) -> Any:
+        if isinstance(x, tuple):
+            return x[index]
+        if isinstance(x, LastStates):
+            return self.last_state(node, x, index)
+        time = next((k for k, axis in enumerate(x.axes) if axis == 1 - (self.batch_axis or 0)), None)
+        items = list(index) if isinstance(index, tuple) else [index]
+        wanted = [slice(None)] * (time or 0) + [-1]
+        plain = items[: len(wanted)] == wanted and all(
+            i in (slice(None), Ellipsis) for i in items[len(wanted) :]
+        )
+        if self.batch_axis is None or time is None or not plain:
+            raise self.refuse(node, f"the index {index} is not the last time step")
+        return replace(
+            x, steps=(*x.steps, Step("last_step")), axes=tuple(a for k, a in enumerate(x.axes) if k != time)
+        )
+
+    def last_state(self, node: fx.Node, x: LastStates, index: Any) -> Value | HalfState:
+        module = x.steps[-1].module
+        assert module is not None
+        directions = 2 if module.bidirectional else 1
+        if x.cell or index not in range(-directions, 0):
+            raise self.refuse(
+                node, "of a state, only the last layer's h can be read: h_n[-1], or h_n[-2] and h_n[-1]"
+            )
+        if directions == 2:
+            return HalfState(x.steps, index + 2)
+        return Value((*x.steps, Step("last_state")), (self.batch_axis, "C"))
+
+    def joined_states(
+        self, node: fx.Node, parts: list[Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Value:
+        both = [part.direction for part in parts if isinstance(part, HalfState)] == [0, 1] and len(parts) == 2
+        if (
+            not both
+            or parts[0].steps != parts[1].steps
+            or kwargs.get("dim", args[0] if args else 0) not in (1, -1)
+        ):
+            raise self.refuse(node, "cat() joins anything but the last states of both directions")
+        return Value((*parts[0].steps, Step("last_state")), (self.batch_axis, "C"))
+
+    def finish(self, output: Any) -> Chain:
+        returned = fx.map_arg(output, self.values.get)
+        values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value)]
+        if len(values) != 1 or not values[0].steps or self.batch_axis is None:
+            raise ChainError(f"forward() must return one answer of a chain with a recurrent layer. {WAY_OUT}")
+        value = values[0]
+        names = {self.batch_axis: "B", 1 - self.batch_axis: "T", "C": "C"}
+        axes = (*value.axes, "C") if value.squeezed else value.axes
+        rows = next((axis for axis in axes if isinstance(axis, tuple)), None)
+        layout = "RC" if rows else "".join(names[axis] for axis in axes)
+        return Chain(
+            value.steps,
+            self.batch_axis,
+            layout,
+            rows_time_first=rows is None or names[rows[1]] == "T",
+            squeezed=value.squeezed,
+            returns_state=isinstance(returned, tuple | list),
+        )
