@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -105,6 +107,29 @@ def scan(
     return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), state
 
 
+def scan_anywhere(
+    cell: Cell, x: Tensor, state: State, weights: Weights, **options: Any
+) -> tuple[Tensor, State]:
+    """`scan`; on a GPU by kernels that compute the same, or, where they cannot, with one warning."""
+    if not x.is_cuda:
+        return scan(cell, x, state, weights, **options)
+    try:
+        from gatewise.nn.triton_scan import device_scan, unsupported
+    except ImportError:
+        reason: str | None = "Triton cannot be imported"
+    else:
+        reason = unsupported(cell, x, weights)
+        if reason is None:
+            return device_scan(cell, x, state, weights, **options)
+    say_once(f"A recurrent layer runs step by step in plain torch, which is slow on a GPU: {reason}.")
+    return scan(cell, x, state, weights, **options)
+
+
+@cache
+def say_once(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
+
+
 def affine(cell: Cell, x: Tensor, w: Tensor, bias: Tensor | None, gate_scale: Tensor | None) -> Tensor:
     """(x W^T) * z + b, with gates and neurons on axes of their own: (..., G, H)."""
     pre = x @ w.mT
@@ -148,6 +173,8 @@ def fused_layer(
     scales = [w.neuron_scale for w in folded]
     inner = [(unscale(s[0], z), *s[1:]) for s, z in zip(states, scales)]
     flat = [p for w in folded for p in (w.w_ih, w.w_hh, w.b_ih, w.b_hh) if p is not None]
+    if x.is_cuda:
+        flat = one_block(flat)
     hx = tuple(torch.stack(parts) for parts in zip(*inner))
     output, *last = fused_stack(
         cell, x, hx, flat, folded[0].b_ih is not None, batch_sizes, bidirectional=len(weights) == 2
@@ -183,6 +210,17 @@ def fused_stack(
     else:
         result = op(x, batch_sizes, state, flat, bias, num_layers, dropout, training, bidirectional)
     return tuple(result)
+
+
+def one_block(flat: list[Tensor]) -> list[Tensor]:
+    """The same tensors as views of one buffer, matrices before biases: cuDNN takes it as it is.
+
+    From separate tensors torch would make this copy itself, with a warning at every call.
+    """
+    order = sorted(range(len(flat)), key=lambda k: flat[k].dim() == 1)
+    block = torch.cat([flat[k].reshape(-1) for k in order])
+    views = dict(zip(order, block.split([flat[k].numel() for k in order])))
+    return [views[k].view(flat[k].shape) for k in range(len(flat))]
 
 
 def unscale(h: Tensor, z: Tensor | None) -> Tensor:  # (B, H), (H,)

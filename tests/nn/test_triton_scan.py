@@ -1,0 +1,249 @@
+"""The GPU recurrence against the plain scan in float64.
+
+Without a GPU the kernels run in Triton's interpreter when it is asked for (TRITON_INTERPRET=1), on layers
+that one program holds, since interpreted programs run one after the other and cannot meet.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatewise.nn.cells import GRU, LSTM
+from gatewise.nn.recurrence import Weights, scan
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+if not torch.cuda.is_available() and not INTERPRETED:
+    pytest.skip("no CUDA device, and TRITON_INTERPRET is not 1", allow_module_level=True)
+
+from gatewise.nn import triton_persistent, triton_scan, triton_step  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # the interpreter is NumPy, which tells of inf
+DEVICE = "cpu" if INTERPRETED else "cuda"
+WIDTHS = [1, 5, 16] if INTERPRETED else [1, 7, 16, 33, 128, 200, 256, 300, 512, 1000]
+TOLERANCE = {"ieee": 2e-5, "tf32": 3e-3, "bf16": 5e-2}
+
+
+@pytest.fixture(autouse=True)
+def _setting(monkeypatch):
+    torch.manual_seed(0)
+    if INTERPRETED:
+        monkeypatch.setattr(triton_persistent, "processors", lambda device: 4)
+
+
+def draw(seed: int, hidden: int):
+    """A layer of random kind: cell, sizes, scales, mask or packed lengths, direction."""
+    rng = random.Random(seed)
+    cell = rng.choice([LSTM, GRU])
+    steps, batch, width = rng.randint(1, 9), rng.randint(1, 5 if INTERPRETED else 40), rng.randint(1, 30)
+    gates = cell.n_gates
+
+    def scale(*shape: int) -> Tensor | None:
+        kind = rng.choice(["none", "shared", "sequence", "sequence"])
+        if kind == "none":
+            return None
+        z = 1 + 0.5 * torch.randn(*shape) if kind == "shared" else 1 + 0.5 * torch.randn(batch, *shape)
+        return torch.where(torch.rand_like(z) < 0.1, 0, z)  # some groups are gone
+
+    bias = rng.random() < 0.8
+    weights = Weights(
+        torch.randn(gates * hidden, width) / width**0.5,
+        torch.randn(gates * hidden, hidden) / hidden**0.5,
+        torch.randn(gates * hidden) if bias else None,
+        torch.randn(gates * hidden) if bias else None,
+        scale(width),
+        scale(gates, hidden),
+        scale(hidden),
+    )
+    kind = rng.choice(["full", "mask", "packed"])
+    x = torch.randn(steps, batch, width)
+    options = {"gate_activation": rng.choice(["sigmoid", "hard_sigmoid"]), "reverse": rng.random() < 0.5}
+    if kind == "mask":
+        options["mask"] = torch.rand(steps, batch) < 0.7
+    if kind == "packed":
+        lengths = sorted((rng.randint(1, steps) for _ in range(batch)), reverse=True)
+        sizes = [sum(length > t for length in lengths) for t in range(lengths[0])]
+        x = torch.randn(sum(sizes), width)
+        options["batch_sizes"] = torch.tensor(sizes)
+    state = tuple(torch.randn(batch, hidden) for _ in range(cell.n_states))
+    return cell, x, state, weights, options
+
+
+def answer(function, case, dtype=torch.float32, device=DEVICE, asked=True) -> dict[str, Tensor]:
+    """Output, states and the gradients of everything, of one random number made from all of them."""
+    cell, x, state, weights, options = case
+    leaves = {"x": x, **{f"state{k}": part for k, part in enumerate(state)}}
+    leaves |= {f.name: getattr(weights, f.name) for f in fields(weights)}
+    leaves = {
+        name: leaf.to(device, dtype).requires_grad_() for name, leaf in leaves.items() if leaf is not None
+    }
+    options = {
+        key: value.to(device) if key == "mask" else value for key, value in options.items()
+    }  # batch_sizes stay on the CPU, as in a PackedSequence
+    output, last = function(
+        cell,
+        leaves["x"],
+        tuple(leaves[f"state{k}"] for k in range(cell.n_states)),
+        replace(weights, **{f.name: leaves.get(f.name) for f in fields(weights)}),
+        **options,
+    )
+    result = {"output": output, **{f"last{k}": part for k, part in enumerate(last)}}
+    if asked:
+        generator = torch.Generator().manual_seed(1)
+        total = sum(
+            (part * torch.randn(part.shape, generator=generator).to(part)).sum() for part in result.values()
+        )
+        grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        for (name, leaf), grad in zip(leaves.items(), grads):
+            result["d " + name] = torch.zeros_like(leaf) if grad is None else grad
+    return {name: part.detach().double().cpu() for name, part in result.items()}
+
+
+def assert_near(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        assert ours[name].shape == expected.shape, name
+        error = (ours[name] - expected).norm() / expected.norm().clamp(min=1e-3)
+        assert error <= tolerance, f"{name}: relative error {error:.2e}"  # NaN fails too
+
+
+def set_precision(monkeypatch, precision: str) -> None:
+    monkeypatch.setattr(triton_scan, "precision", lambda: precision)
+
+
+@pytest.mark.parametrize("seed", range(3 if INTERPRETED else 6))
+@pytest.mark.parametrize("hidden", WIDTHS)
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_it_computes_what_the_scan_computes(precision, hidden, seed, monkeypatch):
+    """Two ways to run the same equations: the reference in double precision, and the kernels."""
+    set_precision(monkeypatch, precision)
+    case = draw(1000 * hidden + seed, hidden)
+    expected = answer(scan, case, torch.float64, "cpu")
+    assert_near(answer(triton_scan.device_scan, case), expected, TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("hidden", [5] if INTERPRETED else [33, 200, 512])
+@pytest.mark.parametrize("cell", [LSTM, GRU], ids=lambda cell: cell.name)
+def test_both_ways_to_run_it_agree(cell, hidden, monkeypatch):
+    """One persistent kernel, or a product and a pointwise kernel a step, on the same TF32 layer."""
+    set_precision(monkeypatch, "tf32")
+    case = next(c for c in (draw(seed, hidden) for seed in range(100)) if c[0] is cell)
+    fast = answer(triton_scan.device_scan, case)
+    monkeypatch.setattr(triton_persistent, "fits", lambda tape: False)
+    assert_near(fast, answer(triton_scan.device_scan, case), TOLERANCE["tf32"])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter multiplies no bfloat16")
+@pytest.mark.parametrize("hidden", [128, 600])
+def test_bfloat16_products(hidden, monkeypatch):
+    """Autocast asks for bfloat16 products; their sums and the states stay float32."""
+    set_precision(monkeypatch, "bf16")
+    case = draw(7, hidden)
+    expected = answer(scan, case, torch.float64, "cpu")
+    assert_near(answer(triton_scan.device_scan, case), expected, TOLERANCE["bf16"])
+
+
+@pytest.mark.parametrize("hidden", WIDTHS)
+def test_the_same_answer_twice(hidden, monkeypatch):
+    """Every sum has a fixed order, so repeating it changes no bit."""
+    set_precision(monkeypatch, "tf32")
+    case = draw(3, hidden)
+    first, again = (answer(triton_scan.device_scan, case) for _ in range(2))
+    for name in first:
+        assert torch.equal(first[name], again[name]), name
+
+
+@pytest.mark.parametrize("hidden", [5] if INTERPRETED else [200, 600])
+def test_scratch_memory_is_not_read_before_it_is_written(hidden, monkeypatch):
+    """With every fresh buffer full of NaN the answer is the same."""
+    set_precision(monkeypatch, "tf32")
+    case = draw(11, hidden)
+    clean = answer(triton_scan.device_scan, case)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        poisoned = answer(triton_scan.device_scan, case)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name in clean:
+        assert torch.equal(clean[name], poisoned[name]), name
+
+
+@pytest.mark.parametrize("hidden", [5] if INTERPRETED else [64, 600])
+def test_a_nan_is_not_lost(hidden, monkeypatch):
+    """Rounding and clipping must not turn a NaN into a number."""
+    set_precision(monkeypatch, "tf32")
+    weights = Weights(torch.randn(4 * hidden, 3), torch.randn(4 * hidden, hidden), None, None)
+    x = torch.randn(4, 2, 3)
+    x[1, 0, 0] = float("nan")
+    state = (torch.zeros(2, hidden), torch.zeros(2, hidden))
+    case = (LSTM, x, state, weights, {"gate_activation": "hard_sigmoid"})
+    output = answer(triton_scan.device_scan, case, asked=False)["output"]
+    assert output[1:, 0].isnan().all()
+    assert output[:, 1].isfinite().all()
+    assert output[0].isfinite().all()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
+@pytest.mark.parametrize("hidden", [128, 600])
+def test_it_runs_in_a_cuda_graph(hidden, monkeypatch):
+    """Captured once and replayed with new inputs, forward and backward give what eager calls give."""
+    set_precision(monkeypatch, "tf32")
+    batch, width = 40, 10
+    x = torch.randn(6, batch, width, device=DEVICE, requires_grad=True)
+    w = Weights(
+        torch.randn(4 * hidden, width, device=DEVICE, requires_grad=True),
+        torch.randn(4 * hidden, hidden, device=DEVICE, requires_grad=True),
+        None,
+        None,
+        gate_scale=torch.randn(batch, 4, hidden, device=DEVICE, requires_grad=True),
+    )
+    state = tuple(torch.zeros(batch, hidden, device=DEVICE) for _ in range(2))
+    leaves = (x, w.w_ih, w.w_hh, w.gate_scale)
+
+    def step():
+        output, _ = triton_scan.device_scan(LSTM, x, state, w)
+        return output, *torch.autograd.grad(output.square().sum(), leaves)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        with torch.no_grad():
+            x.normal_()
+        graph.replay()
+        for ours, expected in zip(captured, step()):
+            torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
+def test_what_is_not_supported_is_named():
+    w = Weights(torch.randn(4, 1).double(), torch.randn(4, 1).double(), None, None)
+    reason = triton_scan.unsupported(LSTM, torch.randn(2, 1, 1), w)
+    assert reason is not None
+    assert "float64" in reason
+
+
+def test_the_step_kernels_have_no_width_limit(monkeypatch):
+    """Where a layer is too wide for the registers, or wants full float32, steps are launched one by one."""
+    set_precision(monkeypatch, "ieee")
+    seen = []
+    forward = triton_step.forward
+    monkeypatch.setattr(triton_step, "forward", lambda tape, inputs: (seen.append(1), forward(tape, inputs)))
+    answer(triton_scan.device_scan, draw(5, 3))
+    assert seen
