@@ -172,7 +172,7 @@ class ChannelOperations:
         if not isinstance(x, Channels) or dims is None:
             return NotImplemented
         listed = list(dims) if isinstance(dims, tuple | list) else [dims]
-        if not all(isinstance(d, int) and d % x.rank != x.axis for d in listed):
+        if not all(isinstance(d, int) and -x.rank <= d < x.rank and d % x.rank != x.axis for d in listed):
             return NotImplemented
         if name in ("logsumexp", "prod", "std", "var"):
             x = without_zero(x)
@@ -235,6 +235,8 @@ class ChannelOperations:
         return replace(x, rank=x.rank - (end - start), axis=x.axis - (end - start))
 
     def on_squeeze(self, x: Value, dim: Any = None) -> Value:
+        if isinstance(x, States) and not x.cell and not x.moved and dim == 0 and len(x.parts) == 1:
+            return x.parts[0]
         if not isinstance(x, Channels) or not isinstance(dim, int) or dim % x.rank == x.axis:
             return NotImplemented
         return replace(x, rank=x.rank - 1, axis=x.axis - (dim % x.rank < x.axis))
@@ -300,6 +302,10 @@ class ChannelOperations:
     def on_size(self, x: Value, dim: Any = None) -> Value:
         shape = self.on_shape(x)
         return shape[dim] if isinstance(shape, tuple) and isinstance(dim, int) else shape
+
+    def on_values(self, x: Value) -> Value:
+        """`.values` of max(), min() and median() over an axis."""
+        return x[0] if isinstance(x, tuple) and len(x) == 2 else NotImplemented
 
     def on_data(self, x: Value) -> Value:
         return x.data if isinstance(x, Packed) else x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from gatewise.readers.graph import (
     input_matrices,
     output_blocks,
 )
-from gatewise.readers.trace import trace_reads
+from gatewise.readers.trace import input_width, trace_reads
 
 
 def find_readers(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None) -> ReaderGraph:
@@ -34,7 +35,16 @@ def find_readers(model: nn.Module, readers: Mapping[str, Sequence[str]] | None =
         reads = [read for read in reads if read.block not in own]
         reads += stated_reads(model, output_blocks(blocks, name), names)
     reads += inner_reads(model, blocks)
-    return ReaderGraph(blocks, tuple(dict.fromkeys(reads)), exposed, frozenset(raw))
+    return ReaderGraph(blocks, merged(reads), exposed, frozenset(raw))
+
+
+def merged(reads: Iterable[Read]) -> tuple[Read, ...]:
+    """Each read once; where the same columns read a unit in two ways, zero must stay zero in both."""
+    keeps: dict[Read, bool] = {}
+    for read in reads:
+        place = replace(read, keeps_zero=True)
+        keeps[place] = keeps.get(place, True) and read.keeps_zero
+    return tuple(replace(place, keeps_zero=keep) for place, keep in keeps.items())
 
 
 def stated_reads(model: nn.Module, blocks: Iterable[Block], names: Sequence[str]) -> list[Read]:
@@ -68,8 +78,7 @@ def check_stated(model: nn.Module, stated: Mapping[str, Sequence[str]]) -> None:
                     f"readers: {name!r}, stated as a reader of {source!r}, is not a layer that can read it; "
                     f"there are {', '.join(targets)}."
                 )
-            reader = modules[name]
-            takes = int(reader.in_features if isinstance(reader, nn.Linear) else reader.input_size)
+            takes = input_width(modules[name])
             if takes != width:
                 raise ValueError(
                     f"readers: {name!r} takes {takes} inputs, but {source!r} has {width} outputs. "

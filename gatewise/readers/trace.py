@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,6 @@ from gatewise.readers.channels import (
     Packed,
     States,
     Value,
-    comes_from_argument,
     leaves,
     without_zero,
 )
@@ -102,6 +102,12 @@ class Follower(ChannelOperations):
         self.called: set[str] = set()
         self.raw: set[str] = set()
         self.given_state: set[str] = set()  # modules whose initial state is an argument of forward()
+        self.columns = {
+            matrix: input_width(module)
+            for name, module in model.named_modules()
+            if cell_of(module) is not None or isinstance(module, nn.Linear)
+            for matrix in input_matrices(module, name)
+        }
 
     def visit(self, node: fx.Node) -> None:
         args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
@@ -122,7 +128,8 @@ class Follower(ChannelOperations):
 
     def read(self, value: Value, matrix: str, why: str) -> None:
         value = value.data if isinstance(value, Packed) else value
-        if isinstance(value, Channels) and value.axis == value.rank - 1:
+        columns = self.columns[matrix]
+        if isinstance(value, Channels) and value.axis == value.rank - 1 and value.width == columns:
             for units, zero in value.paths:
                 self.reads += as_reads(matrix, units, self.blocks, self.starts, zero)
         else:
@@ -176,6 +183,13 @@ class Follower(ChannelOperations):
         units = np.concatenate([np.arange(block.width) + self.start_of[block.name] for block in own])
         return Channels(((units, True),), rank, rank - 1)
 
+    def is_output_of(self, value: Value, name: str) -> bool:
+        """Whether a value is exactly the output h of a single-step cell, which its caller hands back."""
+        if not isinstance(value, Channels):
+            return False
+        start, width = self.start_of[name], self.by_name[name].width
+        return all(np.array_equal(units, np.arange(start, start + width)) for units, _ in value.paths)
+
     def call_recurrent(
         self, node: fx.Node, name: str, module: nn.Module, x: Value, args: Any, kwargs: Any
     ) -> Value:
@@ -183,18 +197,61 @@ class Follower(ChannelOperations):
             self.read(x, matrix, f"{name} reads it across another axis")
         hx = args[1] if len(args) > 1 else kwargs.get("hx")
         hx_node = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
-        if hx_node is not None and all(comes_from_argument(n) for n in leaves(hx_node)):
+        if hx_node is not None and all(only_starts(n, node.target) for n in leaves(hx_node)):
             self.given_state.add(name)
         for part in leaves(hx):
-            if not (isinstance(part, States) and part.module == name):
+            returned = isinstance(part, States) and part.module == name
+            if not returned and not (is_single_step(module) and self.is_output_of(part, name)):
                 self.expose(part, f"it starts the state of {name}")
         cell = cell_of(module)
         assert cell is not None
         if is_single_step(module):
             h = self.produced(name, 2)
-            return (h, UNKNOWN) if cell.n_states == 2 else h
+            return (h, States(name, (h,), cell=True)) if cell.n_states == 2 else h
         out = self.produced(name, 2 if isinstance(x, Packed) else x.rank if isinstance(x, Channels) else 3)
         own = [block for block in self.blocks if block.module == name]
         parts = tuple(Channels(((np.arange(b.width) + self.start_of[b.name], True),), 2, 1) for b in own)
         h_n, c_n = States(name, parts, cell=False), States(name, parts, cell=True)
         return (Packed(out) if isinstance(x, Packed) else out), (h_n, c_n) if cell.n_states == 2 else h_n
+
+
+def input_width(module: nn.Module) -> int:
+    """The number of columns with which a Linear or recurrent layer reads its input."""
+    return int(module.in_features if isinstance(module, nn.Linear) else module.input_size)  # type: ignore[arg-type]
+
+
+SHAPE_ONLY = set("size shape dim device dtype".split())
+PASSED_ON = set("detach contiguous to".split())
+
+
+def only_starts(node: Any, target: Any) -> bool:
+    """Whether a node is an argument of forward(), or a part of one, that does nothing but start a layer's state.
+
+    If forward() looked at it elsewhere too, a caller who hands the last state back would have it read there.
+    """
+    path: tuple[int, ...] = ()
+    while isinstance(node, fx.Node) and node.op != "placeholder":
+        if node.target is operator.getitem and isinstance(node.args[1], int):
+            path = (node.args[1], *path)
+        elif node.target not in PASSED_ON:
+            return False
+        node = node.args[0]
+    if not isinstance(node, fx.Node):
+        return False
+    together = (
+        user for other, user in uses(node, ()) if all(a == b for a, b in zip(other, path))
+    )  # the same part of the argument, or one that contains it or lies in it
+    return all(user.op == "call_module" and user.target == target for user in together)
+
+
+def uses(node: fx.Node, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], fx.Node]]:
+    """What finally uses an argument, with the part of it that is used; asking for its shape does not count."""
+    found: list[tuple[tuple[int, ...], fx.Node]] = []
+    for user in node.users:
+        if user.target is operator.getitem and user.args[0] is node and isinstance(user.args[1], int):
+            found += uses(user, (*path, user.args[1]))
+        elif user.target in PASSED_ON:
+            found += uses(user, path)
+        elif user.target not in SHAPE_ONLY and not (user.target is getattr and user.args[1] in SHAPE_ONLY):
+            found.append((path, user))
+    return found

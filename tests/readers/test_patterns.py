@@ -1,0 +1,476 @@
+"""Who reads whom, for every way in which models hand neurons on: the reads are enough, no more is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import Classifier, LanguageModel, Net, answer, disturb, hide, twin
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import gatewise as gw
+from gatewise.readers import find_readers
+
+T, B, V, E, H = 5, 3, 7, 3, 4
+LENGTHS = torch.tensor([5, 2, 4])
+
+
+def ids() -> Tensor:
+    return torch.randint(V, (T, B))
+
+
+def emb() -> nn.Embedding:
+    return nn.Embedding(V, E)
+
+
+class Here(Net):
+    """A network whose forward() stands in this file: fx wraps the packing functions that a file imports."""
+
+    def forward(self, x: Any, state: Any = None) -> Any:
+        return super().forward(x, state)
+
+
+class Pattern(NamedTuple):
+    build: Callable[[], nn.Module]
+    exposed: set[str] = {"fc"}  # noqa: RUF012  (never changed)
+    x: Callable[[], Any] = ids
+
+
+def head(
+    rule: Callable[[Tensor], Tensor], rnn: Callable[[], nn.Module] | None = None, width: int = H
+) -> Pattern:
+    """emb -> rnn -> rule(output) -> fc"""
+    make = rnn or (lambda: nn.LSTM(E, H))
+    return Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(rule(m.rnn(m.emb(x))[0])), emb=emb(), rnn=make(), fc=nn.Linear(width, 2)
+        )
+    )
+
+
+def state_head(rule: Callable[[Tensor], Tensor], rnn: Callable[[], nn.Module], width: int = H) -> Pattern:
+    """emb -> rnn -> rule(h_n) -> fc"""
+
+    def forward(m: Any, x: Any) -> Any:
+        _, state = m.rnn(m.emb(x))
+        return m.fc(rule(state[0] if isinstance(m.rnn, nn.LSTM | gw.nn.LSTM) else state))
+
+    return Pattern(lambda: Net(forward, emb=emb(), rnn=rnn(), fc=nn.Linear(width, 2)))
+
+
+def packed_last(m: Any, x: Any) -> Any:
+    packed = pack_padded_sequence(m.emb(x), LENGTHS, enforce_sorted=False)
+    out, _ = m.rnn(packed)
+    padded, _ = pad_packed_sequence(out)
+    return m.fc(padded[LENGTHS - 1, torch.arange(B)])
+
+
+def packed_state(m: Any, x: Any) -> Any:
+    _, (h_n, _) = m.rnn(pack_padded_sequence(m.emb(x), LENGTHS, enforce_sorted=False))
+    return m.fc(h_n[-1])
+
+
+def attention(m: Any, x: Any) -> Any:
+    out, _ = m.rnn(m.emb(x))
+    weights = F.softmax(m.att(out), dim=0)
+    return m.fc((weights * out).sum(0))
+
+
+def attention_by_product(m: Any, x: Any) -> Any:
+    out, _ = m.rnn(m.emb(x))
+    out = out.transpose(0, 1)  # (B, T, H)
+    weights = torch.softmax(m.att(out), dim=1)
+    return m.fc(torch.bmm(weights.transpose(1, 2), out).squeeze(1))
+
+
+def residual(m: Any, x: Any) -> Any:
+    first, _ = m.rnn(m.emb(x))
+    second, _ = m.top(first)
+    return m.fc(first + second)
+
+
+def cell_loop(m: Any, x: Any) -> Any:
+    e = m.emb(x)
+    h, c = m.rnn(e[0])
+    for t in range(1, T):
+        h, c = m.rnn(e[t], (h, c))
+    return m.fc(h)
+
+
+def cell_state_read(m: Any, x: Any) -> Any:
+    _, c = m.rnn(m.emb(x)[0])
+    return m.fc(c)
+
+
+def two_calls(m: Any, x: Any) -> Any:
+    _, state = m.rnn(m.emb(x))
+    again, _ = m.rnn(m.emb(x), state)
+    return m.fc(again)
+
+
+def bidirectional() -> nn.Module:
+    return nn.LSTM(E, H, bidirectional=True)
+
+
+def gru2() -> nn.Module:
+    return nn.GRU(E, H, 2)
+
+
+PATTERNS = {
+    "language model": Pattern(LanguageModel),
+    "stacked layers": Pattern(lambda: LanguageModel(layers=3, cell="GRU")),
+    "our layers": head(lambda out: out, lambda: gw.nn.GRU(E, H, 2)),
+    "separate layers in a row": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.b(m.a(m.emb(x))[0])[0]),
+            emb=emb(),
+            a=nn.LSTM(E, H),
+            b=nn.GRU(H, 2),
+            fc=nn.Linear(2, 2),
+        )
+    ),
+    "dropout": head(lambda out: F.dropout(out, 0.0)),
+    "dropout module": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.drop(m.rnn(m.drop(m.emb(x)))[0])),
+            emb=emb(),
+            rnn=nn.LSTM(E, H),
+            drop=nn.Dropout(0.0),
+            fc=nn.Linear(H, 2),
+        )
+    ),
+    "relu": head(lambda out: F.relu(out)),
+    "tanh": head(torch.tanh),
+    "sigmoid": head(lambda out: out.sigmoid()),
+    "relu module": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.mlp(m.rnn(m.emb(x))[0])),
+            emb=emb(),
+            rnn=nn.LSTM(E, H),
+            mlp=nn.Sequential(nn.Linear(H, 3), nn.ReLU(), nn.Linear(3, 3), nn.Sigmoid()),
+            fc=nn.Linear(3, 2),
+        )
+    ),
+    "transpose": head(lambda out: out.transpose(0, 1)),
+    "permute and back": head(lambda out: out.permute(1, 2, 0).permute(0, 2, 1).contiguous()),
+    "reshape": head(lambda out: out.reshape(-1, H)),
+    "reshape by size": head(lambda out: out.contiguous().view(-1, out.size(2))),
+    "reshape by shape": head(lambda out: out.reshape(-1, out.shape[-1])),
+    "flatten": head(lambda out: out.flatten(0, 1)),
+    "last step": head(lambda out: out[-1]),
+    "last step, batch first": head(lambda out: out.transpose(0, 1)[:, -1, :]),
+    "chosen steps": head(lambda out: out[LENGTHS - 1, torch.arange(B)]),
+    "gathered steps": head(
+        lambda out: out.gather(0, (LENGTHS - 1).view(1, -1, 1).expand(1, -1, H)).squeeze(0)
+    ),
+    "packed, last step": Pattern(lambda: Here(packed_last, emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))),
+    "packed, last state": Pattern(
+        lambda: Here(packed_state, emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    ),
+    "h_n[-1]": state_head(lambda h: h[-1], gru2),
+    "h_n squeezed": state_head(lambda h: h.squeeze(0), lambda: nn.LSTM(E, H)),
+    "both directions of h_n": state_head(lambda h: torch.cat((h[-2], h[-1]), dim=1), bidirectional, 2 * H),
+    "h_n flattened": state_head(lambda h: h.transpose(0, 1).flatten(1), bidirectional, 2 * H),
+    "bidirectional concatenation": head(lambda out: out, bidirectional, 2 * H),
+    "one half of a bidirectional output": head(lambda out: out[..., :H], bidirectional, H),
+    "stacked bidirectional": head(lambda out: out, lambda: nn.GRU(E, H, 2, bidirectional=True), 2 * H),
+    "max pooling": head(lambda out: out.max(0)[0]),
+    "max pooling, by name": head(lambda out: out.max(dim=0).values),
+    "mean pooling": head(lambda out: out.mean(dim=0)),
+    "sum over length": head(lambda out: out.sum(0) / LENGTHS[:, None]),
+    "masked mean": head(lambda out: (out * (torch.arange(T)[:, None] < LENGTHS)[..., None]).sum(0)),
+    "masked max": head(
+        lambda out: out.masked_fill((torch.arange(T)[:, None] >= LENGTHS)[..., None], -9.0).amax(0)
+    ),
+    "pooling module": head(lambda out: F.adaptive_max_pool1d(out.permute(1, 2, 0), 1).squeeze(2)),
+    "mean and max side by side": head(lambda out: torch.cat([out.mean(0), out.amax(0)], 1), width=2 * H),
+    "several readers": Pattern(
+        lambda: Net(
+            lambda m, x: (lambda out: torch.cat([m.fc(out), m.other(out[..., 1:])], -1))(m.rnn(m.emb(x))[0]),
+            emb=emb(),
+            rnn=nn.LSTM(E, H),
+            fc=nn.Linear(H, 2),
+            other=nn.Linear(H - 1, 2),
+        ),
+        {"fc", "other"},
+    ),
+    "one reader, two ways": Pattern(
+        lambda: Net(
+            lambda m, x: (lambda out: m.fc(out) + m.fc(out.sigmoid()))(m.rnn(m.emb(x))[0]),
+            emb=emb(),
+            rnn=nn.LSTM(E, H),
+            fc=nn.Linear(H, 2),
+        )
+    ),
+    "residual sum": Pattern(
+        lambda: Net(residual, emb=emb(), rnn=nn.LSTM(E, H), top=nn.GRU(H, H), fc=nn.Linear(H, 2))
+    ),
+    "attention pooling": Pattern(
+        lambda: Net(attention, emb=emb(), rnn=nn.LSTM(E, H), att=nn.Linear(H, 1), fc=nn.Linear(H, 2)),
+        {"fc", "att"},
+    ),
+    "attention by a matrix product": Pattern(
+        lambda: Net(
+            attention_by_product, emb=emb(), rnn=nn.LSTM(E, H), att=nn.Linear(H, 1), fc=nn.Linear(H, 2)
+        ),
+        {"fc", "att"},
+    ),
+    "layer norm": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.norm(m.rnn(m.emb(x))[0])),
+            emb=emb(),
+            rnn=nn.LSTM(E, H),
+            norm=nn.LayerNorm(H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "rnn.l0"},
+    ),
+    "softmax over neurons": Pattern(head(lambda out: out.softmax(-1)).build, {"fc", "rnn.l0"}),
+    "norm of the neurons": Pattern(
+        head(lambda out: out / out.norm(dim=-1, keepdim=True)).build, {"fc", "rnn.l0"}
+    ),
+    "a single neuron": Pattern(
+        head(lambda out: out[..., 0].unsqueeze(-1).expand(-1, -1, H)).build, {"fc", "rnn.l0"}
+    ),
+    "returned output": Pattern(
+        lambda: Net(
+            lambda m, x: (lambda out: (m.fc(out), out))(m.rnn(m.emb(x))[0]),
+            emb=emb(),
+            rnn=nn.LSTM(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "rnn.l0"},
+    ),
+    "returned state that is not taken": Pattern(
+        lambda: Net(
+            lambda m, x: (lambda both: (m.fc(both[0]), both[1]))(m.rnn(m.emb(x))),
+            emb=emb(),
+            rnn=nn.LSTM(E, H, 2),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "rnn.l0", "rnn.l1"},
+    ),
+    "state of one layer starts another": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.b(m.emb(x), m.a(m.emb(x))[1])[0]),
+            emb=emb(),
+            a=nn.GRU(E, H),
+            b=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "a.l0"},
+    ),
+    "the same layer goes on": Pattern(
+        lambda: Net(two_calls, emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    ),
+    "an unrolled cell": Pattern(lambda: Net(cell_loop, emb=emb(), rnn=nn.LSTMCell(E, H), fc=nn.Linear(H, 2))),
+    "the memory of a cell": Pattern(
+        lambda: Net(cell_state_read, emb=emb(), rnn=nn.LSTMCell(E, H), fc=nn.Linear(H, 2)), {"fc", "rnn"}
+    ),
+    "the memory of a layer": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(m.emb(x))[1][1][-1]), emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2)
+        ),
+        {"fc", "rnn.l0"},
+    ),
+    "numbers in, no embedding": Pattern(
+        lambda: Net(lambda m, x: m.fc(m.rnn(x)[0][-1]), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2)),
+        x=lambda: torch.randn(T, B, E),
+    ),
+    "a Linear before": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(m.pre(x).relu())[0][-1]),
+            pre=nn.Linear(2, E),
+            rnn=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        x=lambda: torch.randn(T, B, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_exposed_is_what_cannot_be_named(name: str) -> None:
+    """Exactly the layers whose readers nobody can list are exposed; more would cost compression."""
+    model = PATTERNS[name].build()
+    graph = find_readers(model)
+    assert set(graph.exposed) == PATTERNS[name].exposed
+    assert all(graph.exposed.values())
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_reads_are_enough(name: str) -> None:
+    """Zero the columns that are said to read a unit, and the answer no longer knows what the unit does."""
+    pattern = PATTERNS[name]
+    model = pattern.build().eval()
+    graph, x = find_readers(model), pattern.x()
+    for block in graph.blocks.values():
+        if block.name in graph.exposed:
+            continue
+        for unit in range(block.width):
+            quiet, changed = twin(model), twin(model)
+            disturb(changed, block, unit)
+            for network in (quiet, changed):
+                hide(network, graph, block.name, unit)
+            torch.testing.assert_close(answer(quiet(x)), answer(changed(x)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_reads_are_needed(name: str) -> None:
+    """Without zeroing anything a disturbed unit shows, so the test above is not empty."""
+    pattern = PATTERNS[name]
+    model = pattern.build().eval()
+    graph, x = find_readers(model), pattern.x()
+    block = next(block for block in graph.blocks.values() if block.place is not None)
+    changed = twin(model)
+    disturb(changed, block, 0)
+    assert not torch.allclose(answer(model(x)), answer(changed(x)))
+
+
+def test_zero_stays_zero_or_not() -> None:
+    """A unit that is always zero reaches a reader as zero through relu, and as 0.5 through a sigmoid."""
+    for name, keeps in [
+        ("relu", True),
+        ("tanh", True),
+        ("sigmoid", False),
+        ("masked max", False),
+        ("max pooling", True),
+        ("one reader, two ways", False),
+        ("residual sum", False),
+    ]:
+        graph = find_readers(PATTERNS[name].build())
+        assert {read.keeps_zero for read in graph.reads_by("fc.weight")} == {keeps}, name
+
+
+def test_a_column_that_reads_in_two_ways_is_one_read() -> None:
+    """Otherwise the group lasso would count its weights twice."""
+    graph = find_readers(PATTERNS["one reader, two ways"].build())
+    assert len(graph.reads_by("fc.weight")) == 1
+
+
+def test_tied_softmax_is_read_by_columns_and_shared() -> None:
+    """fc reads the neurons with the embedding's own matrix: the graph names both parameters."""
+    model = LanguageModel(width=4, tied=True)
+    graph = find_readers(model)
+    assert [read.block for read in graph.reads_by("fc.weight")] == ["rnn.l1"]
+    assert [read.matrix for read in graph.reads_of("emb")] == ["rnn.weight_ih_l0"]
+
+
+def test_a_state_taken_and_handed_back_is_no_reader() -> None:
+    """A stateful language model returns its state only to get it back; the softmax is the reader."""
+    graph = find_readers(LanguageModel())
+    assert set(graph.exposed) == {"fc"}
+    assert {read.matrix for read in graph.reads_of("rnn.l1")} == {"rnn.weight_hh_l1", "fc.weight"}
+
+
+def test_two_states_in_one_argument() -> None:
+    """Each layer gets its own part of the state and hands it back."""
+
+    def forward(m: Any, x: Any, state: Any) -> Any:
+        a, b = state
+        x, a = m.a(m.emb(x), a)
+        x, b = m.b(x, b)
+        return m.fc(x), (a, b)
+
+    model = Net(forward, emb=emb(), a=nn.GRU(E, H), b=nn.GRU(H, H), fc=nn.Linear(H, 2))
+    assert set(find_readers(model).exposed) == {"fc"}
+
+
+def test_a_state_that_is_also_looked_at_is_exposed() -> None:
+    """If forward() reads the state it is given, a caller who hands it back lets that reader see every neuron."""
+
+    def forward(m: Any, x: Any, state: Any) -> Any:
+        out, new = m.rnn(m.emb(x), state)
+        return m.fc(out) + m.look(state), new
+
+    model = Net(forward, emb=emb(), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2), look=nn.Linear(H, 2))
+    assert "rnn.l0" in find_readers(model).exposed
+
+
+def test_asking_for_the_shape_of_a_state_is_harmless() -> None:
+    def forward(m: Any, x: Any, state: Any) -> Any:
+        out, new = m.rnn(m.emb(x), state)
+        return m.fc(out) * (state[0].size(1) > 0), new
+
+    model = Net(forward, emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    assert set(find_readers(model).exposed) == {"fc"}
+
+
+def test_a_bare_layer_is_its_own_answer() -> None:
+    graph = find_readers(nn.LSTM(E, H))
+    assert set(graph.exposed) == {"l0"}
+
+
+def test_a_layer_that_forward_never_calls_is_exposed() -> None:
+    model = Net(
+        lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=emb(), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2), spare=emb()
+    )
+    assert "never calls" in find_readers(model).exposed["spare"]
+
+
+class Loop(nn.Module):
+    """A forward() with a loop over the data, which no tracer can unroll."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.rnn, self.fc = emb(), nn.LSTMCell(E, H), nn.Linear(H, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for step in self.emb(x).unbind(0):
+            state = self.rnn(step, state)
+        assert state is not None
+        return self.fc(state[0])
+
+
+def test_an_untraceable_forward_exposes_everything_with_the_reason() -> None:
+    graph = find_readers(Loop())
+    assert set(graph.exposed) == {"emb", "rnn", "fc"}
+    assert all("could not be traced" in why for why in graph.exposed.values())
+
+
+def test_stated_readers_replace_the_trace() -> None:
+    """What the user says of a layer holds; the others stay as they were found."""
+    graph = find_readers(Loop(), {"rnn": ["fc"], "emb": ["rnn"]})
+    assert set(graph.exposed) == {"fc"}
+    assert {read.matrix for read in graph.reads_of("rnn")} == {"rnn.weight_hh", "fc.weight"}
+    assert {read.matrix for read in graph.reads_of("emb")} == {"rnn.weight_ih"}
+
+
+def test_stated_readers_of_both_directions() -> None:
+    """The reverse direction is read by the second half of the columns."""
+    model = Classifier(bidirectional=True)
+    stated = find_readers(model, {"rnn": ["fc"]})
+    found = find_readers(model)
+    assert set(stated.reads) == set(found.reads)
+
+
+@pytest.mark.parametrize(
+    ("readers", "message"),
+    [
+        ({"nobody": ["fc"]}, "'nobody' is not a layer with units; the model has emb, fc, rnn"),
+        ({"rnn": ["emb"]}, "'emb', stated as a reader of 'rnn', is not a layer that can read it"),
+        ({"rnn": ["typo"]}, "'typo'"),
+        ({"rnn": "fc"}, "must map to a list of names"),
+        ({"emb": ["fc"]}, "'fc' takes 4 inputs, but 'emb' has 3 outputs"),
+    ],
+)
+def test_stated_readers_are_checked(readers: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_readers(Classifier(), readers)
+
+
+def test_parameters_used_past_their_layer_are_noted() -> None:
+    model = Net(
+        lambda m, x: F.linear(m.rnn(m.emb(x))[0], m.emb.weight),
+        emb=emb(),
+        rnn=nn.GRU(E, E),
+        fc=nn.Linear(E, 2),
+    )
+    graph = find_readers(model)
+    assert graph.raw == {"emb.weight"}
+    assert "rnn.l0" in graph.exposed
