@@ -77,7 +77,7 @@ def compact_module(
         if scale is not None:
             # z of the words is folded into rows, which another layer that shares the matrix must not see.
             weight = nn.Parameter(weight * scale[plan.words.to(scale.device)][:, None])
-        return CompactEmbedding(old.num_embeddings, old.embedding_dim, plan, weight)
+        return CompactEmbedding(old.num_embeddings, old.embedding_dim, plan, weight, old.padding_idx)
     return compact_recurrent(name, old, plans)
 
 

@@ -54,11 +54,16 @@ class CompactEmbedding(nn.Embedding):
     components: Tensor
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, plan: EmbeddingPlan, weight: nn.Parameter
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        plan: EmbeddingPlan,
+        weight: nn.Parameter,
+        padding_idx: int | None = None,
     ) -> None:
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim, self.weight = num_embeddings, embedding_dim, weight
-        self.padding_idx = self.max_norm = None
+        self.padding_idx, self.max_norm = padding_idx, None
         self.norm_type, self.scale_grad_by_freq, self.sparse = 2.0, False, False
         rows = torch.full((num_embeddings,), -1, dtype=torch.int64)
         rows[plan.words] = torch.arange(len(plan.words))
@@ -76,6 +81,8 @@ class CompactEmbedding(nn.Embedding):
         if not len(self.weight):
             return self.weight.new_zeros(*input.shape, self.embedding_dim)
         vectors = F.embedding(rows.clamp(min=0), self.weight)
+        if self.padding_idx is not None:  # no gradient for its row, as in the dense layer
+            vectors = torch.where((input == self.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
         if len(self.weight) < self.num_embeddings:
             vectors = vectors * (rows >= 0).unsqueeze(-1)
         return spread(vectors, self.components, self.embedding_dim, dim=-1)

@@ -1,0 +1,411 @@
+"""save(model, path) and load(path): a directory with config.json and model.safetensors; nothing is ever unpickled.
+
+    config.json         format version, class, the gatewise layers with their options, the form of every tensor,
+                        provenance: versions, size and SHA-256 of the weight file
+    model.safetensors   the state_dict, index lists and vocabulary map included; a shared tensor once
+
+Both files are written whole under temporary names, then the weights are renamed, then the config. A crash leaves the
+old or the new model: between the two renames the new config is still there under its temporary name, matches the
+weights by its SHA-256, and the next load() or save() finishes the rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from gatewise.export.rebuild import below, build, describe
+from gatewise.export.storage import PARTS, Entry, decode, encode
+from gatewise.readers.graph import joined
+from gatewise.sparsify.variational import replace_module
+
+FORMAT = 1
+CONFIG, WEIGHTS, TEMPORARY = "config.json", "model.safetensors", ".tmp"
+
+
+class CheckpointError(ValueError):
+    """A saved model that cannot be written or read; says which file, what is wrong, and the way out."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What save() wrote: the weight file's tensors as stored, and as large as they are in memory."""
+
+    path: Path
+    stored_bytes: int
+    dense_bytes: int
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> Saved:
+    """Write a model, compressed or not, into a directory; what was there is replaced as a whole or not at all."""
+    folder = Path(path)
+    if folder.is_file():
+        raise CheckpointError(f"{folder}: is a file; a model is saved into a directory.")
+    tensors = state_of(model)
+    first, shared = first_names(model, tensors)
+    entries: dict[str, Entry] = {}
+    stored: dict[str, Tensor] = {}
+    for name in first:
+        entries[name], parts = encode(name, tensors[name])
+        clash = stored.keys() & parts.keys()
+        if clash:
+            raise CheckpointError(f"{folder}: two tensors would be stored as {clash.pop()!r}; rename one.")
+        stored |= parts
+    folder.mkdir(parents=True, exist_ok=True)
+    finish_interrupted(folder)
+    weights = folder / (WEIGHTS + TEMPORARY)
+    save_file(stored, weights, metadata={"format": "pt"})
+    flush(weights)
+    sizes = sum(e.bytes for e in entries.values()), sum(e.dense_bytes for e in entries.values())
+    config = config_of(model, entries, shared) | {
+        "stored_bytes": sizes[0],
+        "dense_bytes": sizes[1],
+        "weights": {"bytes": weights.stat().st_size, "sha256": sha256(weights)},
+    }
+    write_config(folder / (CONFIG + TEMPORARY), config)
+    os.replace(weights, folder / WEIGHTS)
+    try:
+        os.replace(folder / (CONFIG + TEMPORARY), folder / CONFIG)
+    except FileNotFoundError:  # a load() came between the two renames and has finished the second
+        matching_config(folder)
+    flush(folder)
+    return Saved(folder, *sizes)
+
+
+def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Module:
+    """The saved model, bit for bit.
+
+    Gatewise layers and the models of this package are rebuilt from the file. A model of your own class is yours to
+    build: `load(path, into=MyModel())` replaces the layers that were replaced when it was saved, fills in all tensors
+    and returns it.
+    """
+    folder = Path(path)
+    config = matching_config(folder)
+    tensors = read_tensors(folder, config)
+    file = folder / CONFIG
+    try:
+        layers = {
+            name: build(fields, below(tensors, joined(name, "")))
+            for name, fields in config["modules"].items()
+        }
+        if "" in layers:
+            model = layers.pop("") if into is None else same_kind(into, layers.pop(""), folder)
+        else:
+            model = own_class(config, folder) if into is None else into
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, StopIteration) as error:
+        raise CheckpointError(
+            f"{file}: its layers cannot be built from it ({said(error)}). The file was altered, or written by a "
+            "program that is not gatewise; save the model again."
+        ) from error
+    check_fits(model, layers, tensors, config, folder)
+    for name, new in layers.items():
+        old = model.get_submodule(name)
+        example = next(old.parameters(), None)
+        if example is not None:
+            new.to(example.device)
+        replace_module(model, old, new.train(old.training))
+    tie(model, config["shared"], tensors)
+    model.load_state_dict(tensors)
+    return model.train(config["training"]) if into is None else model
+
+
+# Writing.
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise CheckpointError(
+                f"{name}: is {type(value).__name__}, not a tensor, and only tensors are stored without pickle. "
+                "Make it a buffer, or leave it out of the state_dict."
+            )
+        if value.is_sparse or value.is_meta:
+            kind = "sparse" if value.is_sparse else "on the meta device"
+            raise CheckpointError(f"{name}: is {kind}; make it a dense tensor with values first.")
+    return state
+
+
+def first_names(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[list[str], dict[str, str]]:
+    """Names under which tensors are stored, and for further names of a shared parameter the first one."""
+    seen: dict[int, str] = {}
+    shared: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in tensors and seen.setdefault(id(parameter), name) != name:
+            shared[name] = seen[id(parameter)]
+    return [name for name in tensors if name not in shared], shared
+
+
+def config_of(model: nn.Module, entries: Mapping[str, Entry], shared: Mapping[str, str]) -> dict[str, Any]:
+    from gatewise import __version__
+
+    modules = {name: fields for name, m in model.named_modules() if (fields := describe(m)) is not None}
+    kind = type(model)
+    own = kind.__module__.split(".")[0] == "gatewise" and callable(getattr(model, "config", None))
+    floats = [e.dtype for e in entries.values() if getattr(torch, e.dtype).is_floating_point]
+    return {
+        "format": FORMAT,
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "arguments": model.config() if own and "" not in modules else None,  # type: ignore[operator]
+        "training": model.training,
+        "dtype": floats[0] if floats else None,
+        "modules": modules,
+        "shared": dict(shared),
+        "tensors": {name: entry.to_dict() for name, entry in entries.items()},
+        "provenance": {"gatewise": __version__, "torch": torch.__version__.split("+")[0]},
+    }
+
+
+def write_config(path: Path, config: dict[str, Any]) -> None:
+    try:
+        text = json.dumps(config | {"digest": digest(config)}, indent=1)
+    except TypeError as error:
+        raise CheckpointError(
+            f"{path}: config() must return plain numbers, strings and lists: {error}."
+        ) from error
+    path.write_text(text + "\n", encoding="utf-8")
+    flush(path)
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of the config without its own digest, in one canonical spelling."""
+    rest = {key: value for key, value in config.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def flush(path: Path) -> None:
+    """On the disk before anything is renamed; a directory, so that its renames are."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open a directory
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Reading.
+
+
+def matching_config(folder: Path) -> dict[str, Any]:
+    """The config that belongs to the weights. An interrupted save is finished; anything else that differs raises."""
+    weights, config = folder / WEIGHTS, folder / CONFIG
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such directory; gatewise.save(model, path) makes one.")
+    if not weights.is_file():
+        raise CheckpointError(
+            f"{weights}: not found, so {folder} holds no saved model. If a first save was interrupted, save again."
+        )
+    if finish_interrupted(folder):
+        return read_config(config if config.is_file() else config.with_name(CONFIG + TEMPORARY))
+    if not config.is_file():
+        raise CheckpointError(
+            f"{config}: not found; {WEIGHTS} alone does not say what the model is. Save it again."
+        )
+    found = read_config(config)
+    want, size = found["weights"], weights.stat().st_size
+    if size != want["bytes"]:
+        state = "truncated" if size < want["bytes"] else "too long"
+        raise CheckpointError(
+            f"{weights}: {state}: {size} bytes, but {CONFIG} says {want['bytes']}. Copy the directory again, or save "
+            "the model again."
+        )
+    actual = sha256(weights)
+    if actual != want["sha256"]:
+        raise CheckpointError(
+            f"{weights}: altered: its SHA-256 begins with {actual[:12]}, but {CONFIG} says {want['sha256'][:12]}. "
+            "Copy the directory again, both files together, or save the model again."
+        )
+    return found
+
+
+def finish_interrupted(folder: Path) -> bool:
+    """Whether the config under its temporary name is the one that belongs to the weights; it is then renamed."""
+    weights, config, waiting = folder / WEIGHTS, folder / CONFIG, folder / (CONFIG + TEMPORARY)
+    if not waiting.is_file() or not weights.is_file():
+        return False
+    try:
+        new = read_config(waiting)["weights"]
+    except CheckpointError:
+        return False  # not written to its end: the save never came to its first rename
+    if weights.stat().st_size != new["bytes"] or sha256(weights) != new["sha256"]:
+        return False
+    if config.is_file():
+        try:
+            if read_config(config)["weights"]["sha256"] == new["sha256"]:
+                return False  # both describe these weights; the save stopped before its first rename, or lost a race
+        except CheckpointError:
+            pass
+    with contextlib.suppress(
+        OSError
+    ):  # a read-only directory, or someone was faster: what was read is still true
+        os.replace(waiting, config)
+    return True
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        version = config["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: not the config of a saved model ({said(error)}): truncated or altered. Save the model again."
+        ) from error
+    if not isinstance(version, int) or version > FORMAT:
+        writer = config.get("provenance", {}).get("gatewise", "a newer version")
+        raise CheckpointError(
+            f"{path}: format {version}, but this gatewise reads formats up to {FORMAT}. It was written by gatewise "
+            f"{writer}: upgrade to that or later."
+        )
+    if config.get("digest") != digest(config):
+        raise CheckpointError(
+            f"{path}: altered: its contents do not match its own digest. Copy the directory again, or save again."
+        )
+    assert isinstance(config, dict)
+    return config
+
+
+def read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Every tensor of the state_dict, those of shared parameters under each of their names."""
+    path = folder / WEIGHTS
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: not a safetensors file ({said(error)}). Save the model again."
+        ) from error
+    try:
+        entries = {name: Entry.from_dict(fields) for name, fields in config["tensors"].items()}
+        wanted = {name + end for name, entry in entries.items() for end in PARTS[entry.form]}
+        if wanted != stored.keys():
+            odd = sorted(wanted ^ stored.keys())
+            raise ValueError(f"{len(odd)} tensors are in one of the two files only, {odd[0]!r} for one")
+        tensors: dict[str, Tensor] = {}
+        for name, entry in entries.items():
+            try:
+                tensors[name] = decode(name, entry, stored)
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from error
+        return tensors | {name: tensors[first] for name, first in config["shared"].items()}
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path}: does not match {CONFIG}: {said(error)}. Both files must come from one save; save again."
+        ) from error
+
+
+# Building.
+
+
+def own_class(config: Mapping[str, Any], folder: Path) -> nn.Module:
+    """A model of this package, by its class and arguments. Nothing outside the package is ever imported."""
+    dotted = config["class"]
+    module, _, name = dotted.rpartition(".")
+    if module.split(".")[0] == "gatewise" and config["arguments"] is not None:
+        kind = getattr(importlib.import_module(module), name)
+        if isinstance(kind, type) and issubclass(kind, nn.Module):
+            made = kind(**config["arguments"])
+            assert isinstance(made, nn.Module)
+            return made
+    raise CheckpointError(
+        f"{folder}: holds a {dotted}, which only your program can build, because nothing is unpickled. Build it "
+        f"and load into it: gatewise.load({str(folder)!r}, into={name}(...))."
+    )
+
+
+def same_kind(into: nn.Module, saved: nn.Module, folder: Path) -> nn.Module:
+    if type(into) is not type(saved):
+        raise CheckpointError(
+            f"{folder}: holds a single {type(saved).__name__}, which cannot replace the insides of "
+            f"{type(into).__name__}; call load() without into=."
+        )
+    return saved
+
+
+def check_fits(
+    model: nn.Module,
+    layers: Mapping[str, nn.Module],
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """The model, with the layers that will be replaced, has the file's names and shapes. Nothing is changed yet."""
+    kind = type(model).__name__
+    advice = f"build {kind} with the arguments it had when it was saved ({config['class']})"
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name, new in layers.items():
+        if name not in modules:
+            raise CheckpointError(
+                f"{folder}: {kind} has no layer {name!r}, which the file replaces; {advice}."
+            )
+        for width in ("in_features", "out_features", "num_embeddings", "embedding_dim", "input_size", "hidden_size",
+                      "num_layers", "bidirectional", "batch_first"):  # fmt: skip
+            own, saved = getattr(modules[name], width, None), getattr(new, width, None)
+            if own is not None and saved is not None and own != saved:
+                raise CheckpointError(
+                    f"{folder}: {name} has {width}={saved} in the file and {own} in {kind}; {advice}."
+                )
+    shapes = {
+        name: tuple(t.shape)
+        for name, t in model.state_dict().items()
+        if isinstance(t, Tensor) and not any(name.startswith(joined(layer, "")) for layer in layers)
+    }
+    for layer, new in layers.items():
+        shapes |= {joined(layer, name): tuple(t.shape) for name, t in new.state_dict().items()}
+    for name in [*tensors, *shapes]:
+        if name not in shapes or name not in tensors:
+            where = ("the file", kind) if name in tensors else (kind, "the file")
+            pruned = name.endswith(("_orig", "_mask"))
+            way = (
+                "make the pruning permanent (torch.nn.utils.prune.remove) before saving" if pruned else advice
+            )
+            raise CheckpointError(f"{folder}: {name} is in {where[0]}, but not in {where[1]}; {way}.")
+        if shapes[name] != tuple(tensors[name].shape):
+            found = tuple(tensors[name].shape)
+            raise CheckpointError(
+                f"{folder}: {name} is {found} in the file and {shapes[name]} in {kind}; {advice}."
+            )
+
+
+def tie(model: nn.Module, shared: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    """One parameter where the file has one, two where it has two, each in the dtype of the file."""
+    owner: dict[int, str] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if name not in tensors:
+            continue
+        first = shared.get(name, name)
+        if first != name:
+            put(model, name, model.get_parameter(first))
+        elif owner.setdefault(id(parameter), name) != name:
+            put(model, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+    for name, parameter in model.named_parameters():
+        if name in tensors and parameter.dtype != tensors[name].dtype:
+            parameter.data = parameter.data.to(tensors[name].dtype)
+
+
+def put(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    module, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(module), attribute, parameter)
+
+
+def said(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:160]}" if text else type(error).__name__
