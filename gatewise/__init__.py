@@ -4,14 +4,18 @@ from gatewise import export, nn
 from gatewise.compact import compress
 from gatewise.export import load, save
 from gatewise.report import Report, measure
+from gatewise.runtime.accelerate import accelerate
+from gatewise.runtime.engine import Engine
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.structure import Structure
 
 __all__ = [
+    "Engine",
     "GroupLasso",
     "Report",
     "Structure",
     "Variational",
+    "accelerate",
     "compress",
     "export",
     "load",

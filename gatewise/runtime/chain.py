@@ -198,8 +198,9 @@ class Walk:
             return self.recurrent(node, name, module, x)
         if isinstance(module, nn.Embedding) and not x.steps:
             return Value((Step("embedding", name, module),), (*x.axes, "C"))
-        if isinstance(module, nn.Linear) and x.steps and x.axes[-1] == "C":
-            return replace(x, steps=(*x.steps, Step("linear", name, module)))
+        axes = x.axes if x.steps else (0, 1, "C")  # an input that meets no embedding is a sequence of vectors
+        if isinstance(module, nn.Linear) and axes[-1] == "C":
+            return replace(x, steps=(*x.steps, Step("linear", name, module)), axes=axes)
         if kind in MODULE_POINTWISE:
             function = MODULE_POINTWISE[kind]
             return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x

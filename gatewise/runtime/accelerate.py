@@ -1,0 +1,103 @@
+"""gw.accelerate(small): any model, with its recurrent layers run by the C kernels."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from gatewise.compact import CompactRecurrent, compress
+from gatewise.layout import State
+from gatewise.runtime.bindings import Network, native
+from gatewise.runtime.engine import pack
+from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
+from gatewise.sparsify.variational import replace_module
+
+
+def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
+    """The same model with engine-backed recurrent layers of the same call: CPU, float32, inference only.
+
+    A model that is not compact is compressed first. The argument is not changed.
+    """
+    native()  # a missing library is said here, not in the first forward pass
+    compact = any(isinstance(module, CompactRecurrent) for module in model.modules())
+    fast = copy.deepcopy(model) if compact else compress(model)
+    check_cpu_float32(fast)
+    for name, module in list(fast.named_modules()):
+        if isinstance(module, CompactRecurrent):
+            new = EngineRecurrent(module, threads).train(module.training)
+            if not name:
+                return new
+            replace_module(fast, module, new)
+    return fast
+
+
+class EngineRecurrent(CompactRecurrent):
+    """A compact stack whose sequences run in C; states and outputs as `CompactRecurrent` has them."""
+
+    def __init__(self, compact: CompactRecurrent, threads: int) -> None:
+        super().__init__(compact.cell, list(compact.layers), compact.options())  # type: ignore[arg-type]
+        self.threads = threads
+        self._build()
+
+    def _build(self) -> None:
+        narrower = Narrower()
+        narrower.kept, narrower.width = np.arange(self.input_size), self.input_size
+        narrower.recurrent("", self)
+        levels = [link for link in narrower.links if isinstance(link, Level)]
+        self.network = Network(
+            [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
+        )
+        self.columns = torch.from_numpy(narrower.kept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("network", "columns")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._build()
+
+    def forward(self, input: Any, hx: Any = None, *, mask: Tensor | None = None) -> Any:
+        x = input.data if isinstance(input, PackedSequence) else input
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise RuntimeError(
+                "An accelerated layer has no gradient; use the compact model, or torch.no_grad()."
+            )
+        if x.device.type != "cpu" or x.dtype != torch.float32:
+            raise ValueError(
+                f"An accelerated layer computes in float32 on the CPU, got {x.dtype} on {x.device}."
+            )
+        with torch.no_grad():
+            return super().forward(input, hx, mask=mask)
+
+    def _run(
+        self, x: Tensor, state: State, sizes: Tensor | None, order: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, State]:
+        if mask is not None:
+            return super()._run(x, state, sizes, order, mask)  # the kernels know lengths, not masks
+        lengths = None
+        if sizes is not None:
+            x, lengths = pad_packed_sequence(PackedSequence(x, sizes))
+        steps, batch = x.shape[:2]
+        memory = self.network.zero_state(batch)
+        views = self.network.states(memory, batch)
+        layers = [self.layer(*place) for place in self.places()]
+        for place, (layer, view) in enumerate(zip(layers, views)):
+            for part, given in zip(view, layer.enter(tuple(part[place] for part in state))):
+                part[:] = given.numpy()
+        y = np.empty((steps, batch, self.network.width), np.float32)
+        sizes32 = None if lengths is None else lengths.to(torch.int32).numpy()
+        self.network.run(x.contiguous().numpy(), memory, y, steps, batch, False, sizes32, self.threads)
+        whole = torch.zeros(steps, batch, self.hidden_size * self.num_directions)
+        whole[:, :, self.columns] = torch.from_numpy(y)
+        lasts = [
+            layer.leave(tuple(torch.from_numpy(part.copy()) for part in view))
+            for layer, view in zip(layers, views)
+        ]
+        if lengths is not None:
+            whole = pack_padded_sequence(whole, lengths).data
+        return whole, tuple(torch.stack(parts) for parts in zip(*lasts))
