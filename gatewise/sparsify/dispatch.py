@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import torch
 from torch import Tensor
 
-from gatewise.sparsify import matrices as twins
-from gatewise.sparsify import posterior
+from gatewise.sparsify import matrices, posterior
 from gatewise.sparsify.posterior import KLForm
 
 
@@ -21,34 +21,51 @@ def has_triton() -> bool:
     return True
 
 
-def fused(tensors: Sequence[Tensor]) -> bool:
-    """Whether the CUDA kernels serve these tensors: all on one GPU, float32 and contiguous."""
-    plain = all(
-        t.is_cuda and t.dtype.is_floating_point and t.element_size() == 4 and t.is_contiguous()
-        for t in tensors
-    )
-    return plain and len({t.device for t in tensors}) == 1 and has_triton()
+def fusible(tensors: Sequence[Tensor]) -> bool:
+    """Whether the kernels serve these tensors: on one GPU, float32, contiguous."""
+    served = all(t.is_cuda and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+    return served and len({t.device for t in tensors}) == 1 and has_triton()
 
 
-def matrix_stats(matrices: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    return twins.matrix_stats(matrices)
+def matrix_stats(mats: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Row sums of squares, column sums of squares, and sum |w| of every matrix."""
+    if not fusible(mats):
+        return matrices.matrix_stats(mats)
+    from gatewise.sparsify import triton_lasso
+
+    return triton_lasso.matrix_stats(mats)
 
 
 def lasso_grad(
-    matrices: Sequence[Tensor],
+    mats: Sequence[Tensor],
     l1: Sequence[float],
-    row_slopes: Sequence[Tensor],
-    column_slopes: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    columns: Sequence[Tensor],
     scale: Tensor,
 ) -> list[Tensor]:
-    return twins.lasso_grad(matrices, l1, row_slopes, column_slopes, scale)
+    """scale * (l1 sign(w) + w (row_i + column_j)) for every matrix."""
+    if not fusible(mats):
+        return matrices.lasso_grad(mats, l1, rows, columns, scale)
+    from gatewise.sparsify import triton_lasso
+
+    return triton_lasso.lasso_grad(mats, l1, rows, columns, scale)
 
 
-def threshold_(matrices: Sequence[Tensor], threshold: float) -> None:
-    twins.threshold_(matrices, threshold)
+def threshold_(mats: Sequence[Tensor], threshold: float) -> None:
+    """w = 0 where |w| < threshold, in place."""
+    if not fusible(mats):
+        return matrices.threshold_(mats, threshold)
+    from gatewise.sparsify import triton_lasso
+
+    return triton_lasso.threshold_(mats, threshold)
 
 
 def sample_and_kl(
     means: Sequence[Tensor], log_sigmas: Sequence[Tensor], form: KLForm
 ) -> tuple[list[Tensor], Tensor]:
-    return posterior.sample_and_kl(means, log_sigmas, form)
+    """One sample of every tensor, and the sum of their KL terms."""
+    if not fusible([*means, *log_sigmas]):
+        return posterior.sample_and_kl(means, log_sigmas, form)
+    from gatewise.sparsify import triton_posterior
+
+    return triton_posterior.sample_and_kl(means, log_sigmas, *form)
