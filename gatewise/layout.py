@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -35,7 +35,8 @@ class Cell:
     tanh_gates: frozenset[str]  # the others use `squash`
     n_states: int  # 1: h; 2: h and c
     step: Callable[[Tensor, Tensor, State, Tensor | float, Squash], State]
-    gated_recurrent: frozenset[str] = frozenset()  # gates whose recurrent half is multiplied by another gate
+    # A gate whose recurrent half is multiplied by another gate, and that other gate.
+    gated_recurrent: Mapping[str, str] = field(default_factory=dict, hash=False)
     state_keeps_scale: bool = False  # True: h' contains h itself, so z_h reaches it through the carried state
 
     @property

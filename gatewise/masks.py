@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gatewise.layout import Cell
 from gatewise.nn.lookup import bias_of, cell_of, check_finite, ending, matrix_of, places_of, weights_of
+from gatewise.nn.recurrence import Weights
 from gatewise.readers.graph import block_name, find_blocks, joined
 
 
@@ -21,14 +22,13 @@ class RecurrentMasks:
     recurrent_matrix: str
     gate: Tensor  # (G, H) z of the gates
     neuron: Tensor  # (H,) z_h
-    candidate_moves: (
-        Tensor  # (H,) a gate with its recurrent half gated varies even without a product (GRU: b_hn != 0)
-    )
+    incoming: Tensor  # (G, H) some weight of the row, whether or not z_x lets its input through
+    moves: Tensor  # (G, H) varies with the gate that multiplies its recurrent half (GRU: b_hn != 0)
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Non-zero weights by matrix, and what else decides who is alive."""
+    """Non-zero weights by matrix, and what else decides who is alive; on the CPU."""
 
     matrix: dict[str, Tensor]  # parameter name -> (rows, columns); columns of a dead z_x are False
     recurrent: dict[str, RecurrentMasks]  # by block
@@ -46,51 +46,73 @@ def find_masks(model: nn.Module) -> Masks:
     words: dict[str, Tensor] = {}
     variables: set[str] = set()
     zero_outputs: dict[str, Tensor] = {}
-    first: dict[int, str] = {}
-    shared: dict[str, str] = {}
+    names = FirstNames()
     for name in dict.fromkeys(block.module for block in find_blocks(model).values()):
         module = model.get_submodule(name)
         if isinstance(module, nn.Linear | nn.Embedding):
             weight = joined(name, "weight")
-            matrix[weight] = matrix_of(module).detach() != 0
-            shared[weight] = first.setdefault(id(module.weight), weight)
+            matrix[weight] = nonzero(matrix_of(module))
+            names.add(weight, module.weight)
             if isinstance(module, nn.Embedding):
                 word_scale = getattr(module, "deterministic_word_scale", lambda: None)()
                 if word_scale is not None:
                     variables.add(name)
-                words[name] = (
-                    matrix[weight].new_ones(len(matrix[weight])) if word_scale is None else word_scale != 0
-                )
+                every_word = torch.ones(len(matrix[weight]), dtype=torch.bool)
+                words[name] = every_word if word_scale is None else nonzero(word_scale)
                 zero_outputs[name] = ~(matrix[weight] & words[name][:, None]).any(0)
             else:
                 bias = bias_of(module)
-                biased = False if bias is None else bias.detach() != 0
-                zero_outputs[name] = ~(matrix[weight].any(1) | biased)
+                zero_outputs[name] = ~(matrix[weight].any(1) | (False if bias is None else nonzero(bias)))
             continue
-        cell = cell_of(module)
-        assert cell is not None
         for layer, direction in places_of(module):
             end = ending(module, layer, direction)
             w = weights_of(module, layer, direction)
-            names = joined(name, "weight_ih" + end), joined(name, "weight_hh" + end)
-            for label, tensor in zip(names, (w.w_ih, w.w_hh)):
-                matrix[label] = tensor.detach() != 0
-                parameter = getattr(module, label.rpartition(".")[2], None)
-                shared[label] = label if parameter is None else first.setdefault(id(parameter), label)
+            own = recurrent_masks(module, w, joined(name, "weight_ih" + end), joined(name, "weight_hh" + end))
+            recurrent[block_name(module, name, layer, direction)] = own
+            for label, tensor in ((own.input_matrix, w.w_ih), (own.recurrent_matrix, w.w_hh)):
+                matrix[label] = nonzero(tensor)
+                names.add(label, getattr(module, label.rpartition(".")[2], None))
             if w.input_scale is not None:
-                matrix[names[0]] = matrix[names[0]] & (w.input_scale != 0)
-            hidden = w.w_hh.shape[1]
-            every = matrix[names[1]].new_ones(hidden)
-            b_hh = None if w.b_hh is None else cell.split(w.b_hh.detach())
-            moves = torch.zeros_like(every)
-            for k, gate in enumerate(cell.gates):
-                if gate in cell.gated_recurrent and b_hh is not None:
-                    moves = moves | (b_hh[k] != 0)
-            recurrent[block_name(module, name, layer, direction)] = RecurrentMasks(
-                cell,
-                *names,
-                gate=every.expand(cell.n_gates, hidden) if w.gate_scale is None else w.gate_scale != 0,
-                neuron=every if w.neuron_scale is None else w.neuron_scale != 0,
-                candidate_moves=moves,
-            )
-    return Masks(matrix, recurrent, words, frozenset(variables), zero_outputs, shared)
+                matrix[own.input_matrix] &= nonzero(w.input_scale)
+    return Masks(matrix, recurrent, words, frozenset(variables), zero_outputs, names.first)
+
+
+def recurrent_masks(
+    module: nn.Module, w: Weights, input_matrix: str, recurrent_matrix: str
+) -> RecurrentMasks:
+    cell = cell_of(module)
+    assert cell is not None
+    every = torch.ones(cell.n_gates, w.w_hh.shape[1], dtype=torch.bool)
+    moves = torch.zeros_like(every)
+    if w.b_hh is not None:
+        for gate in cell.gated_recurrent:
+            k = cell.gates.index(gate)
+            moves[k] = nonzero(cell.split(w.b_hh)[k])
+    return RecurrentMasks(
+        cell,
+        input_matrix,
+        recurrent_matrix,
+        gate=every if w.gate_scale is None else nonzero(w.gate_scale),
+        neuron=every[0] if w.neuron_scale is None else nonzero(w.neuron_scale),
+        incoming=cell.split(nonzero(w.w_ih).any(1) | nonzero(w.w_hh).any(1)),
+        moves=moves,
+    )
+
+
+def nonzero(tensor: Tensor) -> Tensor:
+    return (tensor.detach() != 0).cpu()
+
+
+class FirstNames:
+    """The first name under which each parameter was met."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, str] = {}
+        self.by_id: dict[int, str] = {}
+        self.held: list[
+            object
+        ] = []  # a tensor made for the look-up must live on, or its id would be given again
+
+    def add(self, name: str, parameter: object) -> None:
+        self.held.append(parameter)
+        self.first[name] = name if parameter is None else self.by_id.setdefault(id(parameter), name)

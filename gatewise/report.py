@@ -177,13 +177,12 @@ def layer_count(
 def varying_gates(layer: RecurrentStructure, masks: Masks, name: str) -> int:
     """GRU: with a zero row, n = tanh(b_in + r * b_hn); constant only if r is, or if b_hn is 0."""
     own = masks.recurrent[name]
-    if not own.cell.gated_recurrent:
-        return 0
-    gating = [k for k, gate in enumerate(own.cell.gates) if gate not in own.cell.gated_recurrent]
-    gated = [k for k, gate in enumerate(own.cell.gates) if gate in own.cell.gated_recurrent]
-    some_gate_varies = layer.keep_gates[gating].any(0)
-    without_product = ~layer.keep_gates[gated].all(0) & layer.keep_neurons
-    return int((without_product & some_gate_varies & own.candidate_moves.cpu()).sum())
+    total = 0
+    for gate, multiplier in own.cell.gated_recurrent.items():
+        k, by = own.cell.gates.index(gate), own.cell.gates.index(multiplier)
+        without_product = ~layer.keep_gates[k] & layer.keep_neurons
+        total += int((without_product & layer.keep_gates[by] & own.moves[k]).sum())
+    return total
 
 
 def kept_units(layer: object) -> Tensor:

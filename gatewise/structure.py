@@ -68,7 +68,7 @@ def one_pass(masks: Masks, graph: ReaderGraph) -> Structure:
     """The paper's count, as its authors coded it; no mask is updated by what another one removes.
 
     neuron kept     z_h kept and some weight that reads it kept, in this layer or a reader
-    gate live       neuron kept, gate z kept, and some incoming weight kept
+    gate live       neuron kept, gate z kept, and some incoming weight kept, whatever became of what it reads
     component kept  some embedding weight kept, and some weight that reads it (with its z_x) kept
     word kept       its variable kept; without variables, some weight of its row kept
     """
@@ -80,8 +80,7 @@ def one_pass(masks: Masks, graph: ReaderGraph) -> Structure:
             keep[name] = keep[name] & ~zero
     live = {}
     for name, own in masks.recurrent.items():
-        rows = masks.matrix[own.input_matrix].any(1) | masks.matrix[own.recurrent_matrix].any(1)
-        live[name] = keep[name] & own.gate & own.cell.split(rows)
+        live[name] = keep[name] & own.gate & own.incoming
     words = {
         name: own if name in masks.word_variables else masks.matrix[weight_name(name)].any(1)
         for name, own in masks.words.items()

@@ -67,6 +67,6 @@ GRU = Cell(
     tanh_gates=frozenset("n"),
     n_states=1,
     step=gru_step,
-    gated_recurrent=frozenset("n"),
+    gated_recurrent={"n": "r"},
     state_keeps_scale=True,
 )

@@ -22,6 +22,8 @@ TORCH_CELLS: dict[type[nn.Module], Cell] = {
 
 def cell_of(module: nn.Module) -> Cell | None:
     """The cell of a recurrent layer we understand; None for every other module."""
+    if getattr(module, "proj_size", 0):
+        return None
     own = getattr(module, "cell", None)
     if isinstance(own, Cell) and hasattr(module, "hidden_size"):
         return own
@@ -35,12 +37,12 @@ def is_single_step(module: nn.Module) -> bool:
 
 def why_not_recurrent(module: nn.Module) -> str | None:
     """Why a recurrent-looking module is beyond us; None if it is not recurrent, or is understood."""
+    if getattr(module, "proj_size", 0):
+        return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
     if getattr(module, "is_compact", False) and cell_of(module) is not None:
         return "it is compact already"
-    if getattr(module, "proj_size", 0):
-        return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
     return None
 
 
