@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from gatewise.nn.lookup import (
     matrix_of,
     places_of,
     weights_of,
+    why_not_recurrent,
 )
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import block_name
@@ -39,12 +41,11 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
     graph = find_readers(model, readers)
     masks = find_masks(model)
     structure = reachable(masks, graph)
-    warn_exposed(graph, masks, structure)
-    tied = tied_layers(model, masks)
-    plans = make_plan(structure, graph.blocks, tied)
-    small = copy.deepcopy(model)
-    drop_hooks(small)
-    shared: dict[int, nn.Parameter] = {}
+    warn_left(model, graph, masks, structure)
+    plans = make_plan(structure, tied_layers(model, masks))
+    small = copied(model)
+    drop_hooks(small, of_sparsifier)
+    shared = SharedParts()
     raw_owners = {name.rpartition(".")[0] for name in graph.raw}
     for name in dict.fromkeys(block.module for block in graph.blocks.values()):
         if name in raw_owners:
@@ -54,31 +55,74 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
         if not name:
             return new
         replace_module(small, old, new)
-        drop_hooks(new)
+        drop_hooks(new, of_pruning)
     return small
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy. torch refuses to copy tensors with a history, which torch.nn.utils.prune leaves in its layers."""
+    computed: dict[int, Any] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                computed[id(value)] = value.detach().clone()
+    return copy.deepcopy(model, computed)
+
+
+class SharedParts:
+    """The kept part of every matrix, made once for all layers that share it."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, nn.Parameter] = {}
+        self.held: list[Tensor] = []  # a computed weight must live on, or its id would be given again
+
+    def take(self, parameter: Tensor, matrix: Tensor, rows: Tensor, columns: Tensor) -> nn.Parameter:
+        self.held.append(parameter)
+        if id(parameter) not in self.parts:
+            part = matrix[rows.to(matrix.device)][:, columns.to(matrix.device)]
+            self.parts[id(parameter)] = nn.Parameter(part.clone(), parameter.requires_grad)
+        return self.parts[id(parameter)]
 
 
 @torch.no_grad()
 def compact_module(
-    name: str, old: nn.Module, plans: Mapping[str, LayerPlan], shared: dict[int, nn.Parameter]
+    name: str, old: nn.Module, plans: Mapping[str, LayerPlan], shared: SharedParts
 ) -> nn.Module:
     if isinstance(old, nn.Linear):
         plan = plans[name]
         assert isinstance(plan, LinearPlan)
-        weight = shared_part(old.weight, matrix_of(old), plan.outputs, plan.inputs, shared)
-        bias = bias_of(old)
-        kept = None if bias is None else bias[plan.outputs.to(bias.device)].clone()
-        return CompactLinear(old.in_features, old.out_features, plan, weight, kept)
+        weight = shared.take(old.weight, matrix_of(old), plan.outputs, plan.inputs)
+        return CompactLinear(old.in_features, old.out_features, plan, weight, kept_bias(old, plan))
     if isinstance(old, nn.Embedding):
         plan = plans[name]
         assert isinstance(plan, EmbeddingPlan)
-        weight = shared_part(old.weight, matrix_of(old), plan.words, plan.components, shared)
-        scale = getattr(old, "deterministic_word_scale", lambda: None)()
+        matrix, scale = matrix_of(old), word_scale_of(old)
+        if old.max_norm is not None:
+            # nn.Embedding shortens a row when it is looked up; here all of them once, while they are whole.
+            matrix = torch.renorm(matrix, old.norm_type, 0, old.max_norm)
         if scale is not None:
-            # z of the words is folded into rows, which another layer that shares the matrix must not see.
-            weight = nn.Parameter(weight * scale[plan.words.to(scale.device)][:, None])
+            matrix = matrix * scale[:, None]
+        weight = shared.take(old.weight if keeps_tie(old) else matrix, matrix, plan.words, plan.components)
         return CompactEmbedding(old.num_embeddings, old.embedding_dim, plan, weight, old.padding_idx)
     return compact_recurrent(name, old, plans)
+
+
+def kept_bias(old: nn.Linear, plan: LinearPlan) -> nn.Parameter | None:
+    bias = bias_of(old)
+    if bias is None:
+        return None
+    return nn.Parameter(bias[plan.outputs.to(bias.device)].clone(), bias.requires_grad)
+
+
+def word_scale_of(embedding: nn.Embedding) -> Tensor | None:
+    scale = getattr(embedding, "deterministic_word_scale", lambda: None)()
+    assert scale is None or isinstance(scale, Tensor)
+    return scale
+
+
+def keeps_tie(layer: nn.Module) -> bool:
+    """What is folded into an embedding's rows must not be seen by a layer that shares its matrix."""
+    return not isinstance(layer, nn.Embedding) or (layer.max_norm is None and word_scale_of(layer) is None)
 
 
 def compact_recurrent(
@@ -98,7 +142,8 @@ def compact_recurrent(
         hidden, width = w.w_hh.shape[1], w.w_ih.shape[1]
         compact = CompactLayer(cell, plan, hidden, width, w.w_hh, w.b_ih is not None)
         scales = [w.w_hh.new_ones(hidden) if z is None else z for z in below]
-        layers.append(compact.fill(plan, w, torch.cat(scales) if scales else None))
+        compact.fill(plan, w, torch.cat(scales) if scales else None)
+        layers.append(compact.requires_grad_(any(p.requires_grad for p in old.parameters())))
         here.append(w.neuron_scale)
     if is_single_step(old):
         return CompactCell(cell, layers[0])
@@ -106,21 +151,14 @@ def compact_recurrent(
     return CompactRecurrent(cell, layers, options | {"gate_activation": gate_activation_of(old)})
 
 
-def shared_part(
-    parameter: Tensor, matrix: Tensor, rows: Tensor, columns: Tensor, shared: dict[int, nn.Parameter]
-) -> nn.Parameter:
-    """The kept part of a matrix, made once for all layers that share it."""
-    part = matrix[rows.to(matrix.device)][:, columns.to(matrix.device)]
-    return shared.setdefault(id(parameter), nn.Parameter(part.clone()))
-
-
 def tied_layers(model: nn.Module, masks: Masks) -> dict[str, tuple[str, ...]]:
-    """Linear and Embedding layers that share one matrix, each with the others."""
+    """Linear and Embedding layers that share one matrix and go on sharing it, each with the others."""
     groups: dict[str, list[str]] = {}
     for matrix, first in masks.shared.items():
-        module = matrix.rpartition(".")[0]
-        if isinstance(model.get_submodule(module), nn.Linear | nn.Embedding):
-            groups.setdefault(first, []).append(module)
+        name = matrix.rpartition(".")[0]
+        module = model.get_submodule(name)
+        if isinstance(module, nn.Linear | nn.Embedding) and keeps_tie(module):
+            groups.setdefault(first, []).append(name)
     return {
         name: tuple(o for o in group if o != name)
         for group in groups.values()
@@ -129,27 +167,35 @@ def tied_layers(model: nn.Module, masks: Masks) -> dict[str, tuple[str, ...]]:
     }
 
 
-def warn_exposed(graph: ReaderGraph, masks: Masks, structure: Structure) -> None:
-    """One warning for all layers that keep neurons only because nobody knows who reads them."""
+def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Structure) -> None:
+    """One warning for all that stays only because it is not understood: neurons without known readers, layers."""
     known = ReaderGraph(graph.blocks, graph.reads)
-    costs = []
+    left = []
     for name, why in graph.exposed.items():
         if name in masks.recurrent:
             unread = ~read_at_all(name, masks.matrix, known).cpu() & structure.recurrent()[name].keep_neurons
             if unread.any():
-                costs.append(f"{name} keeps {int(unread.sum())} neurons that no known weight reads ({why})")
-    if costs:
-        said = "; ".join(costs)
-        warnings.warn(
-            f'{said}. State their readers if you know them: readers={{"rnn": ["fc"]}}.', stacklevel=3
-        )
+                left.append(f"{name} keeps {int(unread.sum())} neurons that no known weight reads ({why})")
+    advice = '. State their readers if you know them: readers={"rnn": ["fc"]}' if left else ""
+    for name, module in model.named_modules():
+        why_not = why_not_recurrent(module)
+        if why_not is not None and cell_of(module) is None:
+            left.append(f"{name or 'the model'} stays as it is ({why_not})")
+    if left:
+        warnings.warn(f"{'; '.join(left)}{advice}.", stacklevel=3)
 
 
-def drop_hooks(module: nn.Module) -> None:
+def drop_hooks(root: nn.Module, unwanted: Callable[[object], bool]) -> None:
     """Hooks of the sparsifier and of torch's pruning act on parameters that are no longer there."""
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key, hook in list(hooks.items()):
-            if isinstance(hook, BasePruningMethod) or isinstance(
-                getattr(hook, "__self__", None), Variational
-            ):
+    for module in root.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in hooks.items() if unwanted(hook)]:
                 del hooks[key]
+
+
+def of_sparsifier(hook: object) -> bool:
+    return isinstance(getattr(hook, "__self__", None), Variational)
+
+
+def of_pruning(hook: object) -> bool:
+    return isinstance(hook, BasePruningMethod)

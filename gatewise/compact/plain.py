@@ -18,13 +18,18 @@ class CompactLinear(nn.Linear):
     outputs: Tensor
 
     def __init__(
-        self, in_features: int, out_features: int, plan: LinearPlan, weight: nn.Parameter, bias: Tensor | None
+        self,
+        in_features: int,
+        out_features: int,
+        plan: LinearPlan,
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
     ) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.weight = in_features, out_features, weight
         self.register_buffer("inputs", plan.inputs.to(weight.device))
         self.register_buffer("outputs", plan.outputs.to(weight.device))
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+        self.register_parameter("bias", bias)
 
     def deterministic_weight(self) -> Tensor:
         """The weight in its original shape, zeros where something was cut."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.readers.graph import Block
 from gatewise.structure import EmbeddingStructure, LinearStructure, RecurrentStructure, Structure
 
 
@@ -38,9 +37,7 @@ class EmbeddingPlan:
 LayerPlan = RecurrentPlan | LinearPlan | EmbeddingPlan
 
 
-def make_plan(
-    structure: Structure, blocks: Mapping[str, Block], tied: Mapping[str, tuple[str, ...]]
-) -> dict[str, LayerPlan]:
+def make_plan(structure: Structure, tied: Mapping[str, tuple[str, ...]]) -> dict[str, LayerPlan]:
     """Index lists of every layer, by block. `tied` names, per layer, the layers that share its matrix."""
     plans: dict[str, LayerPlan] = {}
     for name, layer in structure.layers.items():

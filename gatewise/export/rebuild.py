@@ -63,7 +63,7 @@ def compact_linear(fields: Fields, tensors: Tensors) -> nn.Module:
         index(tensors, "inputs", fields["in_features"]), index(tensors, "outputs", fields["out_features"])
     )
     weight = nn.Parameter(torch.zeros_like(tensors["weight"]))
-    bias = torch.zeros_like(tensors["bias"]) if "bias" in tensors else None
+    bias = nn.Parameter(torch.zeros_like(tensors["bias"])) if "bias" in tensors else None
     return CompactLinear(fields["in_features"], fields["out_features"], plan, weight, bias)
 
 
