@@ -1,10 +1,13 @@
 """The recurrence of narrow layers in one kernel, with the recurrent matrix in registers over all steps.
 
 A program owns SLICE neurons and ROWS sequences and holds the rows of its neurons' gates. The programs that
-share sequences form a team; they meet once a step:
+share sequences form a team; they write to each other once a step:
 
     forward    each reads the whole h of its sequences, and writes h of its own neurons
     backward   each writes what its gates say about the whole dh, and adds up what all say about its own
+
+Every number travels in one word with the step it belongs to, so there is no barrier: a reader reads again until
+all tags are right.
 
 All programs of a launch must run at the same time, so a launch has no more of them than the GPU has
 multiprocessors; a larger batch takes several launches.
@@ -30,17 +33,37 @@ WIDEST = 512  # a program's share of a wider matrix does not fit into its regist
 
 
 @triton.jit
-def arrive(counter):
-    """This program's writes are there for all who see its count."""
-    tl.debug_barrier()
-    tl.atomic_add(counter, 1, sem="release", scope="gpu")
+def sealed(value, tag):
+    """A number and the step it belongs to, as one word: whoever reads the tag has the number."""
+    return (value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF) | (tag.to(tl.int64) << 32)
 
 
 @triton.jit
-def await_all(counter, count):
-    while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < count:
-        pass
-    tl.debug_barrier()
+def opened(message):
+    return message.to(tl.int32).to(tl.float32, bitcast=True), (message >> 32).to(tl.int32)
+
+
+@triton.jit
+def all_of_step(tags, tag):
+    return tl.min(tl.min(tags, axis=1), axis=0) == tag
+
+
+@triton.jit
+def read(box, at, ok, tag):
+    """Messages as they are now; where there is nothing to read, a zero with the right tag."""
+    return tl.load(box + at, mask=ok, other=tag.to(tl.int64) << 32, volatile=True)
+
+
+@triton.jit
+def read_sum(boxes, at, ok, size, members, tag, TEAM: tl.constexpr):
+    """The sum over all senders, always in the same order, and their oldest tags."""
+    total = tl.zeros_like(at).to(tl.float32)
+    oldest = tl.zeros_like(at) + tag
+    for sender in tl.static_range(TEAM):
+        value, tags = opened(read(boxes + sender * size, at, ok & (sender < members), tag))
+        total += value
+        oldest = tl.minimum(oldest, tags)
+    return total, oldest
 
 
 @triton.jit
@@ -82,13 +105,14 @@ def forward_kernel(
     c_all,  # (T+1, B, H)
     w_hh,  # (G*H, H)
     mask,  # (T, B)
-    counters,  # (teams,) zeros
+    messages,  # (2, teams, ROWS, WIDTH) int64, zeros
     bias,
     gate_scale,
     neuron_scale,
     gate_stride,
     neuron_stride,
     first_team,
+    teams,
     T,
     B,
     H,
@@ -102,8 +126,8 @@ def forward_kernel(
 ):
     """p = Wx x + Wh h,   h', c' = cell(p * z + b, h, c),   for all steps."""
     team = first_team + tl.program_id(1)
-    counter = counters + team
-    b = (team * ROWS + tl.arange(0, ROWS))[:, None]
+    rows = tl.arange(0, ROWS)[:, None]
+    b = team * ROWS + rows
     j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
     k = tl.arange(0, WIDTH)
     ok = (b < B) & (j < H)
@@ -132,6 +156,8 @@ def forward_kernel(
     c = h
     if G == 4:
         c = tl.load(c_all + (t + REVERSE) * slab + own, mask=ok, other=0.0)
+    box = messages + team * ROWS * WIDTH
+    tl.store(box + rows * WIDTH + j, sealed(h, T * 0 + 1), mask=j < H)
     step = T * 0
     while step < T:  # a for loop would invite the compiler to fetch w again in every step
         t = T - 1 - step if REVERSE else step
@@ -144,13 +170,12 @@ def forward_kernel(
         live = ok
         if mask is not None:
             live = ok & (tl.load(mask + t * B + b, mask=b < B, other=0) != 0)
-        await_all(counter, step * tl.num_programs(0))
-        whole_h = tl.load(
-            h_all + (t + REVERSE) * slab + b * H + k[None, :],
-            mask=(b < B) & (k < H)[None, :],
-            other=0.0,
-            cache_modifier=".cg",
-        )
+        # Two boxes: who sends h of step t + 1 has read all of step t, so all have done with t - 1.
+        box = messages + (step % 2 * teams + team) * ROWS * WIDTH
+        message = read(box, rows * WIDTH + k[None, :], (k < H)[None, :], step + 1)
+        while not all_of_step(opened(message)[1], step + 1):
+            message = read(box, rows * WIDTH + k[None, :], (k < H)[None, :], step + 1)
+        whole_h, _ = opened(message)
         recurrent = tl.dot(operand(whole_h, BF16), w, input_precision="tf32")
         q0, q1, q2, q3 = split_slots(recurrent, ROWS, SLICE)
         p0 += q0
@@ -162,9 +187,10 @@ def forward_kernel(
         )
         h = tl.where(live, h_new, h)
         c = tl.where(live, c_new, c)
+        box = messages + ((step + 1) % 2 * teams + team) * ROWS * WIDTH
+        tl.store(box + rows * WIDTH + j, sealed(h, step + 2), mask=j < H)
         after = (t + 1 - REVERSE) * slab + own
         tl.store(h_all + after, h, mask=ok)
-        arrive(counter)
         keep = products + t * slab * 4 + b * 4 * H + j
         tl.store(keep, p0, mask=ok)
         tl.store(keep + H, p1, mask=ok)
@@ -189,8 +215,7 @@ def backward_kernel(
     d_neuron_scale,  # (B, H), written
     w_hh,
     mask,
-    messages,  # (2, teams, programs of a team, ROWS, WIDTH): scratch
-    counters,
+    messages,  # (2, teams, programs of a team, ROWS, WIDTH) int64, zeros
     bias,
     gate_scale,
     neuron_scale,
@@ -213,9 +238,8 @@ def backward_kernel(
     """dp = ds z,   dz = sum_t ds p,   db = sum_t ds,   dh = dh' (direct) + dp Wh."""
     team = first_team + tl.program_id(1)
     members = tl.num_programs(0)
-    counter = counters + team
-    rows = tl.arange(0, ROWS)
-    b = (team * ROWS + rows)[:, None]
+    rows = tl.arange(0, ROWS)[:, None]
+    b = team * ROWS + rows
     j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
     k = tl.arange(0, WIDTH)
     ok = (b < B) & (j < H)
@@ -239,8 +263,8 @@ def backward_kernel(
     b3 = tl.load(bias + j + 3 * H, mask=j < H, other=0.0)
     own = b * H + j
     slab = B.to(tl.int64) * H
-    box = ROWS * WIDTH
-    inbox = rows[:, None] * WIDTH + j
+    size = ROWS * WIDTH
+    inbox = rows * WIDTH + j
     dh = tl.load(dh_all + own, mask=ok, other=0.0)
     dc = tl.zeros_like(dh)
     if G == 4:
@@ -285,11 +309,9 @@ def backward_kernel(
         e2 = d2 * z2
         e3 = d3 * z3
         said = tl.dot(operand(join_slots(e0, e1, e2, e3, ROWS, SLICE), BF16), w, input_precision="tf32")
-        # Two sets of boxes: nobody writes a set again before all have read it, one meeting later.
-        boxes = messages + (step % 2 * teams + team) * members * box
-        mine = boxes + tl.program_id(0) * box + rows[:, None] * WIDTH + k[None, :]
-        tl.store(mine, said, mask=(k < H)[None, :])
-        arrive(counter)
+        boxes = messages + (step % 2 * teams + team) * members * size  # two sets, as on the way there
+        mine = boxes + tl.program_id(0) * size + rows * WIDTH + k[None, :]
+        tl.store(mine, sealed(said, step + 1), mask=(k < H)[None, :])
         db0 += d0
         db1 += d1
         db2 += d2
@@ -304,10 +326,11 @@ def backward_kernel(
         tl.store(d_products + keep + 2 * H, e2, mask=ok)
         tl.store(d_products + keep + 3 * H, e3, mask=ok)
         step += 1
-        await_all(counter, step * members)
-        for sender in tl.static_range(TEAM):
-            sent = (j < H) & (sender < members)
-            dh += tl.load(boxes + sender * box + inbox, mask=sent, other=0.0, cache_modifier=".cg")
+        heard, tags = read_sum(boxes, inbox, j < H, size, members, step, TEAM)
+        while not all_of_step(tags, step):
+            heard, tags = read_sum(boxes, inbox, j < H, size, members, step, TEAM)
+        # The tags add 0: Triton 3.6 cannot compile a loop that carries what only its condition reads.
+        dh += heard + (tags - step).to(tl.float32)
     tl.store(dh_all + own, dh, mask=ok)
     if G == 4:
         tl.store(dc_all + own, dc, mask=ok)
@@ -331,25 +354,29 @@ def fits(tape: Tape) -> bool:
 
 def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the input products
     """Fills products and states of the tape, whose first state is there."""
-    counters = torch.zeros(teams(tape), dtype=torch.int32, device=tape.h.device)
+    every = options(tape)
+    messages = boxes(tape, 2, teams(tape), ROWS, every["WIDTH"])
     for first, grid in launches(tape):
         forward_kernel[grid](
-            inputs, tape.products, tape.h, tape.c, tape.w_hh, tape.mask, counters, first_team=first,
-            **options(tape),
+            inputs, tape.products, tape.h, tape.c, tape.w_hh, tape.mask, messages, first_team=first, **every
         )  # fmt: skip
 
 
 def backward(tape: Tape, d_output: Tensor, grads: Gradients) -> None:  # d_output: (T, B, H)
     """Fills the gradients, which hold those of the last state."""
-    counters = torch.zeros(teams(tape), dtype=torch.int32, device=tape.h.device)
-    width = triton.next_power_of_2(tape.shape[2])
-    messages = tape.h.new_empty(2, teams(tape), members(tape), ROWS, max(width, 16))
+    every = options(tape)
+    messages = boxes(tape, 2, teams(tape), members(tape), ROWS, every["WIDTH"])
     for first, grid in launches(tape):
         backward_kernel[grid](
             tape.products, grads.products, d_output, tape.h, tape.c, grads.h, grads.c, grads.bias,
-            grads.gate_scale, grads.neuron_scale, tape.w_hh, tape.mask, messages, counters, first_team=first,
-            teams=teams(tape), TEAM=triton.next_power_of_2(members(tape)), **options(tape),
+            grads.gate_scale, grads.neuron_scale, tape.w_hh, tape.mask, messages, first_team=first,
+            TEAM=triton.next_power_of_2(members(tape)), **every,
         )  # fmt: skip
+
+
+def boxes(tape: Tape, *shape: int) -> Tensor:
+    """Empty: no step has the tag 0. Cleared at every call, within a graph too."""
+    return torch.zeros(shape, dtype=torch.int64, device=tape.h.device)
 
 
 def members(tape: Tape) -> int:
@@ -372,6 +399,7 @@ def options(tape: Tape) -> dict[str, Any]:
     steps, batch, hidden = tape.shape
     return {
         **tape.common,
+        "teams": teams(tape),
         "T": steps,
         "B": batch,
         "H": hidden,
