@@ -3,71 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from gatewise.layout import Cell
 from gatewise.nn.lookup import cell_of, ending
-from gatewise.readers import Read, ReaderGraph
+from gatewise.readers import ReaderGraph
 from gatewise.readers.graph import joined
 
 LEVELS = ("W", "W+N", "W+G+N")  # weights; weights and neurons; weights, gates and neurons
 
 
-@dataclass(frozen=True)
-class LayerGroups:
-    """The groups of one recurrent layer and direction, as squared norms over rows and columns of matrices.
+class Lines:
+    """Numbers for all rows and columns of some matrices: matrix by matrix, first its rows, then its columns.
+
+    Every group is a union of such lines, so sums of squares over lines are all that norms of groups need.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        self.first_row: dict[str, int] = {}
+        self.first_column: dict[str, int] = {}
+        self.count = 0
+        for name, (rows, columns) in shapes.items():
+            self.first_row[name], self.first_column[name] = self.count, self.count + rows
+            self.count += rows + columns
+
+
+def find_groups(
+    model: nn.Module, graph: ReaderGraph, modules: Iterable[str], levels: str, lines: Lines
+) -> Tensor:  # (groups, lines of the largest group); lines.count stands for "no line"
+    """The lines of every group of the named recurrent modules.
 
     gate k of neuron j    row k*H + j of the input and of the recurrent matrix
     neuron j              every column that reads it: its recurrent one, and those of its readers
     neuron j at W+N       all of these as one group (ISS; a neuron's weights to itself count twice, as in ISS)
     """
-
-    cell: Cell
-    width: int
-    input_matrix: str
-    recurrent_matrix: str
-    reads: tuple[Read, ...]
-
-    def squares(
-        self, levels: str, row_squares: Mapping[str, Tensor], column_squares: Mapping[str, Tensor]
-    ) -> list[Tensor]:
-        """Squared norm of every group: [(G*H,), (H,)] at W+G+N, [(H,)] at W+N."""
-        rows = row_squares[self.input_matrix] + row_squares[self.recurrent_matrix]
-        neurons = torch.zeros_like(rows[: self.width])
-        for r in self.reads:
-            neurons[r.unit : r.unit + r.width] += column_squares[r.matrix][r.column : r.column + r.width]
-        return [rows, neurons] if levels == "W+G+N" else [self.cell.split(rows).sum(0) + neurons]
-
-    def spread(
-        self, levels: str, groups: list[Tensor], rows: Mapping[str, Tensor], columns: Mapping[str, Tensor]
-    ) -> None:
-        """Add a number per group to the rows and columns that make the group up; undoes the sum of `squares`."""
-        neurons = groups[-1]
-        per_row = groups[0] if levels == "W+G+N" else neurons.repeat(self.cell.n_gates)
-        for matrix in (self.input_matrix, self.recurrent_matrix):
-            rows[matrix].add_(per_row)
-        for r in self.reads:
-            columns[r.matrix][r.column : r.column + r.width] += neurons[r.unit : r.unit + r.width]
-
-
-def find_groups(model: nn.Module, graph: ReaderGraph, modules: Iterable[str]) -> dict[str, LayerGroups]:
-    """The groups of every layer of the named recurrent modules, by block."""
-    wanted, found = set(modules), {}
+    wanted = set(modules)
+    groups: list[Tensor] = []
     for block in graph.blocks.values():
-        if block.module not in wanted or block.place is None:
+        if block.module not in wanted or block.place is None or levels == "W":
             continue
         module = model.get_submodule(block.module)
         cell = cell_of(module)
         assert cell is not None
         end = ending(module, *block.place)
-        found[block.name] = LayerGroups(
-            cell,
-            block.width,
-            joined(block.module, "weight_ih" + end),
-            joined(block.module, "weight_hh" + end),
-            tuple(graph.reads_of(block.name)),
-        )
-    return found
+        rows = torch.arange(cell.n_gates * block.width)
+        own = [lines.first_row[joined(block.module, label + end)] for label in ("weight_ih", "weight_hh")]
+        gates = torch.stack([first + rows for first in own], dim=1)  # (G*H, 2)
+        reads = graph.reads_of(block.name)
+        neurons = torch.full((block.width, len(reads)), lines.count)
+        for k, r in enumerate(reads):
+            columns = lines.first_column[r.matrix] + r.column + torch.arange(r.width)
+            neurons[r.unit : r.unit + r.width, k] = columns
+        if levels == "W+N":
+            neurons = torch.cat([*cell.split(gates), neurons], dim=1)
+        groups += [gates, neurons] if levels == "W+G+N" else [neurons]
+    width = max((group.shape[1] for group in groups), default=0)
+    padded = [nn.functional.pad(group, (0, width - group.shape[1]), value=lines.count) for group in groups]
+    return torch.cat(padded) if padded else torch.zeros(0, 0, dtype=torch.int64)
+
+
+def transpose_groups(groups: Tensor, count: int) -> Tensor:  # (count, groups of the busiest line)
+    """The groups of every line; the number of groups stands for "no group"."""
+    n = len(groups)
+    line = groups.flatten()
+    group = torch.arange(n).repeat_interleave(groups.shape[1])
+    line, group = line[line < count], group[line < count]
+    order = line.argsort(stable=True)
+    line, group = line[order], group[order]
+    counts = torch.bincount(line, minlength=count)
+    start = counts.cumsum(0) - counts
+    table = torch.full((count, int(counts.max()) if len(line) else 0), n)
+    table[line, torch.arange(len(line)) - start[line]] = group
+    return table

@@ -13,7 +13,7 @@ from networks import Classifier, LanguageModel, Net, answer, disturb, load, para
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.groups import find_groups
+from gatewise.groups import Lines, find_groups
 from gatewise.nn.lookup import cell_of
 from gatewise.readers import find_readers
 from gatewise.structure import EmbeddingStructure, LinearStructure, RecurrentStructure, Structure
@@ -192,11 +192,15 @@ def members(
 ) -> dict[str, Tensor]:
     """The weights whose squares a group sums up, found by asking which of them it depends on."""
     graph = find_readers(model, readers)
-    groups = find_groups(model, graph, [graph.blocks[block].module])[block]
     leaves = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters() if p.dim() == 2}
-    rows = {n: p.square().sum(1) for n, p in leaves.items()}
-    columns = {n: p.square().sum(0) for n, p in leaves.items()}
-    groups.squares(levels, rows, columns)[which][group].backward()
+    lines = Lines({n: (p.shape[0], p.shape[1]) for n, p in leaves.items()})
+    here = graph.blocks[block]
+    table = find_groups(model, graph, [here.module], levels, lines)
+    before = [b for b in graph.blocks.values() if b.module == here.module and b.place < here.place]
+    gates = cell_of(model.get_submodule(here.module)).n_gates if levels == "W+G+N" else 0
+    group += len(before) * (gates + 1) * here.width + (which != 0) * gates * here.width
+    squares = [line for p in leaves.values() for line in (p.square().sum(1), p.square().sum(0))]
+    torch.cat([*squares, torch.zeros(1)])[table[group]].sum().backward()
     return {n: p.grad != 0 for n, p in leaves.items() if p.grad is not None and p.grad.any()}
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gatewise.groups import LayerGroups, find_groups
+from gatewise.groups import Lines, find_groups, transpose_groups
 from gatewise.nn.lookup import cell_of, check_finite, ending, places_of
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
@@ -62,21 +61,30 @@ class GroupLasso:
         graph = find_readers(model, readers)
         if levels != "W":
             refuse_unknown_readers(graph, recurrent)
-        self.groups = {} if levels == "W" else find_groups(model, graph, recurrent)
         if l1_layers is None:
             scope = {**recurrent, **linear_readers(model, graph, recurrent)}
         else:
             scope = chosen_modules(model, (nn.Linear, nn.Embedding), l1_layers, "l1_layers")
-        grouped = [m for g in self.groups.values() for m in (g.input_matrix, g.recurrent_matrix)]
-        grouped += [read.matrix for g in self.groups.values() for read in g.reads]
         in_scope = [matrix for name, module in scope.items() for matrix in matrix_names(name, module)]
+        grouped = [matrix for name, module in recurrent.items() for matrix in matrix_names(name, module)]
+        grouped += [read.matrix for read in graph.reads if graph.blocks[read.block].module in recurrent]
+        names = dict.fromkeys([*in_scope, *(grouped if levels != "W" else [])])
         # A parameter shared by two layers is one parameter: it is penalised and thresholded once.
-        unique: dict[int, str] = {}
-        for name in (*in_scope, *grouped):
-            unique.setdefault(id(self._parameter(name)), name)
-        self.matrices = tuple(unique.values())
-        self.alias = {name: unique[id(self._parameter(name))] for name in (*in_scope, *grouped)}
-        self.l1_matrices = frozenset(self.alias[name] for name in in_scope)
+        first: dict[int, str] = {}
+        for name in names:
+            first.setdefault(id(self._parameter(name)), name)
+        self.matrices = tuple(first.values())
+        lines = Lines({name: matrix_shape(self._parameter(name)) for name in self.matrices})
+        for name in names:
+            own = first[id(self._parameter(name))]
+            lines.first_row[name], lines.first_column[name] = lines.first_row[own], lines.first_column[own]
+        l1_names = {first[id(self._parameter(name))] for name in in_scope}
+        self.plan = Plan(
+            group,
+            tuple(l1 * (name in l1_names) for name in self.matrices),
+            find_groups(model, graph, recurrent, levels, lines),
+            lines.count,
+        )
 
     def _parameter(self, name: str) -> Tensor:
         module, _, attribute = name.rpartition(".")
@@ -86,10 +94,8 @@ class GroupLasso:
 
     def penalty(self) -> Tensor:
         """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
-        plan = Plan(
-            self.levels, self.l1, self.group, self.groups, self.matrices, self.alias, self.l1_matrices
-        )
-        result = Penalty.apply(plan, *(self._parameter(name) for name in self.matrices))  # type: ignore[no-untyped-call]
+        matrices = [self._parameter(name) for name in self.matrices]
+        result = Penalty.apply(self.plan, *matrices)  # type: ignore[no-untyped-call]
         assert isinstance(result, Tensor)
         return result
 
@@ -103,55 +109,46 @@ class GroupLasso:
         return Structure.from_weights(self.model, self.readers)
 
 
-@dataclass(frozen=True)
 class Plan:
-    """What the penalty needs to know of the network, apart from its weights."""
+    """What the penalty needs to know of the network, apart from its weights: on the device that asks for it."""
 
-    levels: str
-    l1: float
-    group: float
-    groups: Mapping[str, LayerGroups]
-    matrices: tuple[str, ...]
-    alias: Mapping[str, str]  # a matrix -> the first name of the same parameter
-    l1_matrices: frozenset[str]
+    def __init__(self, group: float, l1: tuple[float, ...], groups: Tensor, n_lines: int) -> None:
+        self.group, self.l1 = group, l1
+        self.groups = groups  # (groups, m): lines of each group
+        self.members = transpose_groups(groups, n_lines)  # (lines, k): groups of each line
+        self.weights = torch.tensor(l1)
 
-    def by_name(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Values per parameter as a dictionary over all of its names."""
-        own = dict(zip(self.matrices, values))
-        return {name: own[first] for name, first in self.alias.items()}
+    def on(self, device: torch.device) -> Plan:
+        if self.groups.device != device:  # once, and never inside a CUDA graph, where the host cannot be read
+            self.groups, self.members = self.groups.to(device), self.members.to(device)
+            self.weights = self.weights.to(device)
+        return self
 
 
 class Penalty(torch.autograd.Function):
-    """l1 sum|w| + group sum_g n_g with n_g = sqrt(sum w^2 + eps); d/dw = l1 sign(w) + w group (1/n_row + 1/n_column).
+    """l1 sum|w| + group sum_g n_g with n_g = sqrt(sum w^2 + eps); d/dw = l1 sign(w) + w group sum_g 1/n_g.
 
-    Row and column sums of squares are all that the groups need, so the matrices are read once forward and once
-    backward, whatever the number of groups.
+    Sums of squares over rows and columns are all that the groups need, so the matrices are read once forward and
+    once backward, whatever the number of groups.
     """
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *matrices: Tensor) -> Tensor:
-        row_squares, column_squares, absolute = matrix_stats(list(matrices))
-        rows = [torch.zeros_like(r) for r in row_squares]
-        columns = [torch.zeros_like(c) for c in column_squares]
-        l1 = absolute.new_tensor([plan.l1 * (name in plan.l1_matrices) for name in plan.matrices])
-        total = (absolute * l1).sum()
-        for layer in plan.groups.values():
-            squares = layer.squares(plan.levels, plan.by_name(row_squares), plan.by_name(column_squares))
-            norms = [(s + EPS).sqrt() for s in squares]
-            total = total + plan.group * torch.stack([n.sum() for n in norms]).sum()
-            slopes = [plan.group / n for n in norms]
-            layer.spread(plan.levels, slopes, plan.by_name(rows), plan.by_name(columns))
-        ctx.save_for_backward(*matrices, *rows, *columns)
-        ctx.l1 = [plan.l1 * (name in plan.l1_matrices) for name in plan.matrices]
-        return total
+        plan = plan.on(matrices[0].device)
+        rows, columns, absolute = matrix_stats(matrices)
+        lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), absolute.new_zeros(1)])
+        norms = (lines[plan.groups].sum(1) + EPS).sqrt()
+        slopes = torch.cat([plan.group / norms, norms.new_zeros(1)])[plan.members].sum(1)
+        ctx.save_for_backward(*matrices, slopes)
+        ctx.l1 = plan.l1
+        return torch.dot(absolute, plan.weights.to(absolute.dtype)) + plan.group * norms.sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        n = len(ctx.l1)
-        matrices, rows, columns = (ctx.saved_tensors[k * n : (k + 1) * n] for k in range(3))
-        grads = lasso_grad(list(matrices), ctx.l1, list(rows), list(columns), grad)
-        return (None, *grads)
+        *matrices, slopes = ctx.saved_tensors
+        lines = slopes.split([size for w in matrices for size in w.shape])
+        return (None, *lasso_grad(matrices, ctx.l1, lines[::2], lines[1::2], grad))
 
 
 def refuse_unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> None:
@@ -185,3 +182,8 @@ def matrix_names(name: str, module: nn.Module) -> list[str]:
         for place in places_of(module)
         for w in ("weight_ih", "weight_hh")
     ]
+
+
+def matrix_shape(matrix: Tensor) -> tuple[int, int]:
+    rows, columns = matrix.shape
+    return rows, columns
