@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from networks import Classifier, LanguageModel, Net, answer, disturb, load, parameter, randomly_sparse, twin
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.groups import Lines, find_groups
 from gatewise.nn.lookup import cell_of
 from gatewise.readers import find_readers
 from gatewise.structure import EmbeddingStructure, LinearStructure, RecurrentStructure, Structure
@@ -184,24 +183,37 @@ def test_an_exposed_layer_keeps_what_is_not_always_zero() -> None:
         assert "LayerNorm" in structure.exposed["rnn.l0"]
 
 
-# Groups, by brute force.
+# Groups, by brute force; tests/sparsify/test_lasso.py shows that the penalty sums exactly these.
 
 
-def members(
-    model: nn.Module, levels: str, block: str, which: int, group: int, readers: Any = None
-) -> dict[str, Tensor]:
-    """The weights whose squares a group sums up, found by asking which of them it depends on."""
-    graph = find_readers(model, readers)
-    leaves = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters() if p.dim() == 2}
-    lines = Lines({n: (p.shape[0], p.shape[1]) for n, p in leaves.items()})
-    here = graph.blocks[block]
-    table = find_groups(model, graph, [here.module], levels, lines)
-    before = [b for b in graph.blocks.values() if b.module == here.module and b.place < here.place]
-    gates = cell_of(model.get_submodule(here.module)).n_gates if levels == "W+G+N" else 0
-    group += len(before) * (gates + 1) * here.width + (which != 0) * gates * here.width
-    squares = [line for p in leaves.values() for line in (p.square().sum(1), p.square().sum(0))]
-    torch.cat([*squares, torch.zeros(1)])[table[group]].sum().backward()
-    return {n: p.grad != 0 for n, p in leaves.items() if p.grad is not None and p.grad.any()}
+def gate_group(model: nn.Module, block: str, group: int) -> dict[str, Tensor]:
+    """Row `group` of the input and of the recurrent matrix of a layer."""
+    module, _, place = block.rpartition(".")
+    found = {}
+    for name in (f"{module}.weight_ih_{place}", f"{module}.weight_hh_{place}"):
+        found[name] = torch.zeros_like(parameter(model, name), dtype=torch.bool)
+        found[name][group] = True
+    return found
+
+
+def neuron_group(model: nn.Module, block: str, j: int, levels: str) -> dict[str, Tensor]:
+    """Every column that reads a neuron; at W+N its rows as well."""
+    found: dict[str, Tensor] = {}
+    for read in find_readers(model).reads_of(block):
+        mask = torch.zeros_like(parameter(model, read.matrix), dtype=torch.bool)
+        mask[:, read.column + j - read.unit] = True
+        found[read.matrix] = found.get(read.matrix, False) | mask
+    if levels == "W+N":
+        width = find_readers(model).blocks[block].width
+        for row in range(j, len(parameter(model, gates_of(block))), width):
+            for name, mask in gate_group(model, block, row).items():
+                found[name] = found.get(name, False) | mask
+    return found
+
+
+def gates_of(block: str) -> str:
+    module, _, place = block.rpartition(".")
+    return f"{module}.weight_hh_{place}"
 
 
 def zeroed(model: nn.Module, weights: Mapping[str, Tensor]) -> Any:
@@ -220,7 +232,7 @@ def test_gate_groups_are_exactly_what_makes_a_gate_move(cell: str, bidirectional
     for name, rnn in Structure.from_weights(model).recurrent().items():
         assert rnn.keep_gates.all()
         for group in range(rnn.keep_gates.numel()):
-            after = zeroed(model, members(model, "W+G+N", name, 0, group))
+            after = zeroed(model, gate_group(model, name, group))
             alive = Structure.from_weights(after).recurrent()
             assert torch.arange(rnn.keep_gates.numel())[~alive[name].keep_gates.flatten()].tolist() == [group]
             assert all(own.keep_gates.all() for other, own in alive.items() if other != name)
@@ -236,28 +248,13 @@ def test_neuron_groups_are_exactly_what_reads_a_neuron(cell: str, bidirectional:
     x = torch.randint(7, (5, 3))
     for name, rnn in Structure.from_weights(model).recurrent().items():
         for j in range(len(rnn.keep_neurons)):
-            after = zeroed(model, members(model, levels, name, -1, j))
+            after = zeroed(model, neuron_group(model, name, j, levels))
             keep = Structure.from_weights(after).recurrent()[name].keep_neurons
             assert torch.arange(len(keep))[~keep].tolist() == [j]
         changed = zeroed(after, {})
         disturb(changed, graph.blocks[name], j)
-        again = zeroed(changed, members(model, levels, name, -1, j))
+        again = zeroed(changed, neuron_group(model, name, j, levels))
         torch.testing.assert_close(answer(again(x)), answer(after(x)))
-
-
-def test_a_whole_neuron_at_level_n_is_one_group() -> None:
-    """ISS: rows and columns together, each weight once but for the neuron's weights to itself."""
-    model = LanguageModel(words=7, width=3, hidden=4, layers=1)
-    found = members(model, "W+N", "rnn.l0", 0, 1)
-    counts = {name: int(mask.sum()) for name, mask in found.items()}
-    assert counts == {"rnn.weight_ih_l0": 4 * 3, "rnn.weight_hh_l0": 4 * 4 + 16 - 4, "fc.weight": 7}
-
-
-def test_groups_of_a_single_step_cell() -> None:
-    """nn.LSTMCell forms groups like a layer when its readers are stated."""
-    model = Net(lambda m, x: x, rnn=nn.LSTMCell(2, 3), fc=nn.Linear(3, 2))
-    found = members(model, "W+G+N", "rnn", 1, 0, {"rnn": ["fc"]})
-    assert {name: int(mask.sum()) for name, mask in found.items()} == {"rnn.weight_hh": 12, "fc.weight": 2}
 
 
 # Exactness, by brute force.
@@ -298,7 +295,7 @@ def without_the_removed(model: nn.Module, structure: Structure) -> Any:
             rnn = small.get_submodule(module)
             cell = cell_of(rnn)
             assert cell is not None
-            for label in ("bias_ih_", "bias_hh_"):
+            for label in ("bias_ih_", "bias_hh_") if rnn.bias else ():
                 bias = cell.split(getattr(rnn, label + place))
                 bias[:, ~own.keep_neurons] += torch.randn_like(bias[:, ~own.keep_neurons])
     return small
@@ -354,6 +351,7 @@ def networks(cell: str) -> dict[str, Callable[[], nn.Module]]:
     words=st.booleans(),
     seed=st.integers(0, 2**20),
 )
+@example(cell="GRU", kind="no bias", density=0.5, group_density=0.7, levels="W+G+N", words=True, seed=0)
 def test_what_the_fixed_point_removes_never_matters(
     cell: str, kind: str, density: float, group_density: float, levels: str | None, words: bool, seed: int
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -42,6 +42,8 @@ def chosen_modules(
                 f"{name or 'the model'}: {reason}, so it cannot be sparsified; {others} with {argument}=[...]."
             )
         if reason is None and (cell_of(module) is not None or isinstance(module, kinds)):
+            if layers is None or name in layers:
+                check_own_parameters(name, module, argument)
             found[name] = module
     if not found:
         raise ValueError("The model has no LSTM or GRU layer to sparsify.")
@@ -50,4 +52,33 @@ def chosen_modules(
         raise ValueError(
             f"{argument}: {unknown[0]!r} is not a layer of the model; there are {', '.join(found)}."
         )
-    return found if layers is None else {name: found[name] for name in found if name in layers}
+    chosen = found if layers is None else {name: found[name] for name in found if name in layers}
+    check_called(model, chosen, argument)
+    return chosen
+
+
+def check_own_parameters(name: str, module: nn.Module, argument: str) -> None:
+    """A weight that torch computes from another one (pruned, parametrised) cannot be changed where it stands."""
+    made = [
+        w
+        for w in ("weight", "weight_ih_l0", "weight_ih")
+        if hasattr(module, w) and w not in module._parameters
+    ]
+    if made:
+        raise ValueError(
+            f"{name or 'the model'}: {made[0]} is computed from another parameter (torch.nn.utils.prune or a "
+            "parametrisation). Make it permanent first (prune.remove, remove_parametrizations), or leave the layer "
+            f"out with {argument}=[...]."
+        )
+
+
+def check_called(model: nn.Module, chosen: Mapping[str, nn.Module], argument: str) -> None:
+    """Attention of torch.nn uses the weights of its inner layers without calling them: noise would not reach them."""
+    for outer, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            inner = [name for name in chosen if name.startswith(f"{outer}." if outer else "")]
+            if inner:
+                raise ValueError(
+                    f"{inner[0]}: it belongs to MultiheadAttention {outer!r}, which uses its weights without calling "
+                    f"it. Leave it out with {argument}=[...]."
+                )

@@ -34,4 +34,6 @@ def lasso_grad(
 def threshold_(matrices: Sequence[Tensor], threshold: float) -> None:
     """w = 0 where |w| < threshold, in place."""
     for w in matrices:
-        torch.hardshrink(w, torch.nextafter(torch.tensor(threshold), torch.tensor(0.0)).item(), out=w)
+        # hardshrink keeps |w| > bound; a weight of exactly the threshold is to stay.
+        bound = torch.nextafter(torch.tensor(threshold, dtype=w.dtype), torch.zeros((), dtype=w.dtype))
+        torch.hardshrink(w, bound.item(), out=w)

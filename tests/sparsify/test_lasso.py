@@ -1,0 +1,214 @@
+"""Group lasso: the penalty and its gradient against a double loop over groups, and what step() does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contract import SparsifierContract
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import Classifier, LanguageModel, Net, parameter, randomly_sparse
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.nn.lookup import cell_of
+from gatewise.readers import find_readers
+
+
+class TestContract(SparsifierContract):
+    def make(self, model: nn.Module, **options: Any) -> Any:
+        levels = options.get("levels", "W+G+N")
+        return gw.GroupLasso(model, **{"l1": 1e-3, "group": 0.0 if levels == "W" else 1e-2} | options)
+
+    def test_an_untraceable_model_is_refused(self) -> None:
+        """Without readers a neuron has no group: better to say so than to train for nothing."""
+        model = Net(
+            lambda m, x: m.fc(m.norm(m.rnn(x)[0])),
+            rnn=nn.LSTM(2, 3),
+            norm=nn.LayerNorm(3),
+            fc=nn.Linear(3, 2),
+        )
+        with pytest.raises(
+            ValueError, match=r'rnn\.l0: its readers are not known .*readers={"rnn": \["fc"\]}'
+        ):
+            self.make(model)
+        self.make(model, levels="W")
+        self.make(model, readers={"rnn": ["fc"]})
+
+
+def naive_penalty(
+    model: nn.Module, levels: str, l1: float, group: float, scope: list[str], readers: Any
+) -> Tensor:
+    """Every group written out weight by weight, on the model's own parameters."""
+    total = l1 * sum(parameter(model, name).abs().sum() for name in scope)
+    if levels == "W":
+        return torch.as_tensor(total)
+    graph = find_readers(model, readers)
+    for block in graph.blocks.values():
+        if block.place is None:
+            continue
+        module = model.get_submodule(block.module)
+        cell = cell_of(module)
+        assert cell is not None
+        end = "" if isinstance(module, nn.RNNCellBase) else "_" + block.name.rpartition(".")[2]
+        w_ih, w_hh = getattr(module, "weight_ih" + end), getattr(module, "weight_hh" + end)
+        for j in range(block.width):
+            rows = [k * block.width + j for k in range(cell.n_gates)]
+            gates = [[*w_ih[row], *w_hh[row]] for row in rows]
+            columns: list[Tensor] = []
+            for read in graph.reads_of(block.name):
+                if read.unit <= j < read.unit + read.width:
+                    columns += parameter(model, read.matrix)[:, read.column + j - read.unit]
+            neuron = columns if levels == "W+G+N" else [*columns, *(w for gate in gates for w in gate)]
+            for weights in [*(gates if levels == "W+G+N" else []), neuron]:
+                total = total + group * (torch.stack(weights).square().sum() + 1e-8).sqrt()
+    return torch.as_tensor(total)
+
+
+def cell_model(kind: type[nn.Module]) -> nn.Module:
+    return Net(lambda m, x: x, rnn=kind(3, 4), fc=nn.Linear(4, 2))
+
+
+MODELS = {
+    "LSTM": lambda: LanguageModel(),
+    "GRU": lambda: LanguageModel(cell="GRU"),
+    "bidirectional": lambda: LanguageModel(bidirectional=True),
+    "tied": lambda: LanguageModel(width=4, tied=True),
+    "LSTMCell": lambda: cell_model(nn.LSTMCell),
+    "GRUCell": lambda: cell_model(nn.GRUCell),
+    "H = 1": lambda: LanguageModel(width=1, hidden=1, layers=1),
+}
+
+
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    levels=st.sampled_from(["W", "W+N", "W+G+N"]),
+    density=st.sampled_from([0.0, 0.4, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_penalty_and_gradient_against_a_double_loop(
+    name: str, levels: str, density: float, seed: int
+) -> None:
+    """Two passes over the matrices give the same number and slopes as writing out every group."""
+    torch.manual_seed(seed)
+    model = randomly_sparse(MODELS[name]().double(), density)
+    readers = {"rnn": ["fc"]} if "Cell" in name else None
+    l1, group = 0.3, 0.0 if levels == "W" else 0.7
+    lasso = gw.GroupLasso(model, levels, l1=l1, group=group, readers=readers)
+    scope = [n for n, p in model.named_parameters() if p.dim() == 2 and (n != "emb.weight" or name == "tied")]
+    expected = naive_penalty(model, levels, l1, group, scope, readers)
+    slopes = torch.autograd.grad(2 * expected, [parameter(model, n) for n in scope])
+    (2 * lasso.penalty()).backward()
+    torch.testing.assert_close(lasso.penalty(), expected)
+    torch.testing.assert_close([parameter(model, n).grad for n in scope], list(slopes))
+    assert all(p.grad is None for n, p in model.named_parameters() if n not in scope)
+
+
+def test_the_formula_in_the_docstring() -> None:
+    """One neuron, one input, no readers but itself and one weight: all groups by hand."""
+    model = Classifier(words=2, width=1, hidden=1)
+    for p in model.parameters():
+        nn.init.constant_(p, 2.0)
+    lasso = gw.GroupLasso(model, l1=0.1, group=1.0)
+    gates, neuron = 4 * (4.0 + 4.0) ** 0.5, (4 * 4.0 + 2 * 4.0) ** 0.5
+    torch.testing.assert_close(lasso.penalty(), torch.tensor(0.1 * 2 * (4 + 4 + 2) + gates + neuron))
+
+
+def test_step_zeroes_what_is_below_the_threshold() -> None:
+    """|w| < threshold goes, |w| = threshold stays; biases and the embedding are out of scope."""
+    model = Classifier()
+    lasso = gw.GroupLasso(model, group=1e-3, threshold=0.1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(0.09)
+        model.rnn.weight_ih_l0[0] = -0.1
+        model.rnn.weight_ih_l0[1] = 0.1
+        model.rnn.weight_ih_l0[2] = -0.0999
+    lasso.step()
+    assert model.rnn.weight_ih_l0[:3, 0].tolist() == [pytest.approx(-0.1), pytest.approx(0.1), 0]
+    assert not model.rnn.weight_hh_l0.any()
+    assert not model.fc.weight.any()
+    for untouched in (model.emb.weight, model.rnn.bias_ih_l0, model.fc.bias):
+        assert untouched.all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_threshold_itself_stays_in_every_precision(dtype: torch.dtype) -> None:
+    model = Classifier().to(dtype)
+    lasso = gw.GroupLasso(model, group=1e-3, threshold=1e-4)
+    bound = torch.tensor(1e-4, dtype=dtype)
+    with torch.no_grad():
+        model.fc.weight[0, 0], model.fc.weight[0, 1] = bound, torch.nextafter(bound, torch.zeros_like(bound))
+    lasso.step()
+    assert model.fc.weight[0, 0] == bound
+    assert model.fc.weight[0, 1] == 0
+
+
+def test_zeroed_weights_may_grow_again() -> None:
+    """No mask is kept: the next update starts from zero like from any other value."""
+    model = Classifier()
+    lasso = gw.GroupLasso(model, group=1e-3, threshold=10.0)
+    lasso.step()
+    assert not model.fc.weight.any()
+    with torch.no_grad():
+        model.fc.weight += 20
+    lasso.step()
+    assert model.fc.weight.all()
+
+
+def scope_of(model: nn.Module, **options: Any) -> tuple[set[str], set[str]]:
+    """Parameters with L1, and all parameters that the penalty reaches, by the size of its slopes."""
+    model.zero_grad()
+    gw.GroupLasso(model, l1=1.0, group=1e-3, **options).penalty().backward()
+    slopes = {name: p.grad.abs().max() for name, p in model.named_parameters() if p.grad is not None}
+    return {name for name, slope in slopes.items() if slope > 0.5}, {
+        n for n, slope in slopes.items() if slope > 0
+    }
+
+
+def test_scope_can_be_set() -> None:
+    """l1_layers= says whose matrices get L1; groups follow layers=; the embedding is in neither by default."""
+    model = Net(
+        lambda m, x: m.fc(m.b(m.a(m.emb(x))[0])[0]),
+        emb=nn.Embedding(5, 3), a=nn.LSTM(3, 4), b=nn.GRU(4, 4), fc=nn.Linear(4, 5),
+    )  # fmt: skip
+    a, b, fc = {"a.weight_ih_l0", "a.weight_hh_l0"}, {"b.weight_ih_l0", "b.weight_hh_l0"}, {"fc.weight"}
+    assert scope_of(model) == (a | b | fc, a | b | fc)
+    assert scope_of(model, layers=["b"]) == (b | fc, b | fc)
+    assert scope_of(model, layers=["a"], l1_layers=["emb"]) == (
+        {"emb.weight"},
+        {"emb.weight", "b.weight_ih_l0"} | a,
+    )
+
+
+def test_a_large_penalty_removes_everything_it_reaches() -> None:
+    """Plain gradient steps with the threshold reach exact zeros."""
+    model = LanguageModel()
+    lasso = gw.GroupLasso(model, l1=1e-3, group=0.05, threshold=1e-2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        lasso.penalty().backward()
+        optimizer.step()
+        lasso.step()
+    assert gw.measure(model).neurons == {"rnn.l0": 0, "rnn.l1": 0}
+    assert model.emb.weight.abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levels": "W", "group": 0.1}, "has no groups"),
+        ({"levels": "W+N", "group": 0.0}, "needs group > 0"),
+        ({"l1": -1.0, "group": 0.1}, "l1=-1.0 must not be negative"),
+        ({"group": float("nan")}, "group=nan"),
+        ({"group": 0.1, "threshold": -1e-4}, "threshold=-0.0001"),
+        ({"group": 0.1, "l1_layers": ["nobody"]}, "l1_layers: 'nobody'"),
+        ({"group": 0.1, "readers": {"rnn": ["nobody"]}}, "'nobody'"),
+    ],
+)
+def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gw.GroupLasso(Classifier(), **options)
