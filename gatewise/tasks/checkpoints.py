@@ -1,0 +1,121 @@
+"""A run on disk: whole files or none.
+
+    first line  "gatewise run 1 " and the SHA-256 of the rest
+    the rest    torch.save of tensors, numbers and strings; read with weights_only, so nothing in it can run
+
+A file is written under a temporary name, flushed to the disk and renamed; whoever is killed in between leaves the old
+one. A full disk leaves the old one too, and the temporary file is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MAGIC = b"gatewise run 1 "
+
+
+class RunError(ValueError):
+    """A run that cannot go on; the message says where it stands and what to do."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The old file or the new one, never a part."""
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with os.fdopen(handle, "wb") as sink:
+            sink.write(content)
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        kept = "The file from before is still there. " if path.exists() else ""
+        raise RunError(
+            f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another --out, "
+            "then go on with --resume."
+        ) from error
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    buffer = io.BytesIO()
+    torch.save(dict(content), buffer)
+    payload = buffer.getbuffer()
+    write_whole(path, b"".join((MAGIC, hashlib.sha256(payload).hexdigest().encode(), b"\n", payload)))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); there is nothing to resume.") from error
+    head, _, payload = content.partition(b"\n")
+    if not head.startswith(MAGIC):
+        raise RunError(
+            f"{path}: is not a checkpoint of this version of gatewise. Start anew in another --out."
+        )
+    if hashlib.sha256(payload).hexdigest().encode() != head.removeprefix(MAGIC):
+        raise RunError(
+            f"{path}: is damaged, its content does not have the sum it was written with. Restore it from a copy, or "
+            "start anew with --overwrite."
+        )
+    loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_whole(path, (json.dumps(plain(content), indent=1) + "\n").encode())
+
+
+def plain(value: Any) -> Any:
+    """JSON knows no infinity and no NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Metrics:
+    """metrics.jsonl: one line per epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as sink:
+                sink.write(json.dumps(plain(line)) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: could not be written ({error.strerror or error}). Make room, then go on with --resume."
+            ) from error
+
+    def rewind(self, last_epoch: int) -> None:
+        """Drop lines after an epoch, and a line that was cut short: those epochs are run again."""
+        kept = [line for line in self.lines() if line["epoch"] <= last_epoch]
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def lines(self) -> Iterable[dict[str, Any]]:
+        if not self.path.exists():
+            return
+        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(line, dict) and isinstance(line.get("epoch"), int):
+                yield line

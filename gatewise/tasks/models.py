@@ -1,0 +1,174 @@
+"""The networks of the paper's tasks, and one for numbers instead of symbols.
+
+    WordLM          ids (T, B) -> embedding -> recurrent stack -> scores of the next word (T, B, V)
+    CharLM          ids (T, B) -> one-hot   -> recurrent layer -> scores of the next character (T, B, V)
+    TextClassifier  ids (B, T) -> embedding -> recurrent layer -> last position -> scores of the classes (B, O)
+    SeriesModel     numbers (B, T, I)       -> recurrent layer -> last position, or every one -> (B, O) or (B, T, O)
+
+Language models take the state of the window before and hand theirs back. Classifiers get texts padded on the left
+and a mask, so the last position is always the last word. `config()` is what a constructor needs to build the same
+network again.
+
+An LSTM of the paper has one bias vector per gate, torch's has two that are added. The second is zero here and not
+trained: two equal gradients would make plain SGD move their sum twice as fast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gatewise.nn import GRU, LSTM, Recurrent
+
+CELLS: dict[str, type[Recurrent]] = {"LSTM": LSTM, "GRU": GRU}
+State = Tensor | tuple[Tensor, ...]
+
+
+def recurrent(cell: str, input_size: int, hidden: int, layers: int, **options: Any) -> Recurrent:
+    """A stack by the name of its cell."""
+    if cell not in CELLS:
+        raise ValueError(f"cell={cell!r} is not one of {', '.join(CELLS)}.")
+    rnn = CELLS[cell](input_size, hidden, layers, **options)
+    if cell == "LSTM":  # the GRU's second bias is a parameter of its own: r multiplies a part of it
+        for name, bias in rnn.named_parameters():
+            if name.startswith("bias_hh"):
+                nn.init.zeros_(bias.requires_grad_(False))
+    return rnn
+
+
+def stack_of(model: nn.Module) -> Recurrent:
+    """The one recurrent stack of a task model, dense, with noise or compact."""
+    (found,) = (module for module in model.modules() if isinstance(module, Recurrent))
+    return found
+
+
+class TaskModel(nn.Module):
+    """A network that knows how it was built."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        self._config = config
+
+    def config(self) -> dict[str, Any]:
+        """Keyword arguments of the constructor."""
+        return dict(self._config)
+
+
+class WordLM(TaskModel):
+    """Word language model; dropout on the embedding's output and on every layer's output, never in time."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        embedding: int = 200,
+        hidden: int = 200,
+        layers: int = 2,
+        dropout: float = 0.0,
+        cell: str = "LSTM",
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary,
+            embedding=embedding,
+            hidden=hidden,
+            layers=layers,
+            dropout=dropout,
+            cell=cell,
+        )
+        self.emb = nn.Embedding(vocabulary, embedding)
+        self.rnn = recurrent(cell, embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(hidden, vocabulary)
+
+    def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        out, state = self.rnn(self.drop(self.emb(ids)), state)
+        return self.fc(self.drop(out)), state
+
+
+class CharLM(TaskModel):
+    """Character language model: the input matrix is read by a one-hot vector, there is no embedding."""
+
+    def __init__(self, vocabulary: int, hidden: int = 1000, layers: int = 1, cell: str = "LSTM") -> None:
+        super().__init__(vocabulary=vocabulary, hidden=hidden, layers=layers, cell=cell)
+        self.vocabulary = vocabulary
+        self.rnn = recurrent(cell, vocabulary, hidden, layers)
+        self.fc = nn.Linear(hidden, vocabulary)
+
+    def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        out, state = self.rnn(F.one_hot(ids, self.vocabulary).float(), state)
+        return self.fc(out), state
+
+
+class TextClassifier(TaskModel):
+    """Text classifier; one score per text stands for two classes (its sign), more for as many classes."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        outputs: int,
+        embedding: int = 300,
+        hidden: int = 128,
+        layers: int = 1,
+        dropout: float = 0.0,
+        cell: str = "LSTM",
+        gate_activation: str = "hard_sigmoid",
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary,
+            outputs=outputs,
+            embedding=embedding,
+            hidden=hidden,
+            layers=layers,
+            dropout=dropout,
+            cell=cell,
+            gate_activation=gate_activation,
+        )
+        self.emb = nn.Embedding(vocabulary, embedding)
+        self.rnn = recurrent(
+            cell, embedding, hidden, layers, batch_first=True, gate_activation=gate_activation
+        )
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(hidden, outputs)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        out, _ = self.rnn(self.drop(self.emb(ids)), mask=mask)
+        scores: Tensor = self.fc(self.drop(out[:, -1]))
+        return scores
+
+
+class SeriesModel(TaskModel):
+    """Numbers in, scores or numbers out: at the end of each sequence, or at every step."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        every_step: bool = False,
+        hidden: int = 128,
+        layers: int = 1,
+        dropout: float = 0.0,
+        cell: str = "LSTM",
+        gate_activation: str = "sigmoid",
+    ) -> None:
+        super().__init__(
+            inputs=inputs,
+            outputs=outputs,
+            every_step=every_step,
+            hidden=hidden,
+            layers=layers,
+            dropout=dropout,
+            cell=cell,
+            gate_activation=gate_activation,
+        )
+        self.every_step = every_step
+        self.rnn = recurrent(cell, inputs, hidden, layers, batch_first=True, gate_activation=gate_activation)
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        out, _ = self.rnn(x, mask=mask)
+        if not self.every_step:
+            out = out[:, -1]
+        answer: Tensor = self.fc(self.drop(out))
+        return answer

@@ -1,0 +1,72 @@
+"""What a run shows while it goes: a bar and a table on a terminal, one line per epoch elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """`epoch` starts a bar, `advance` moves it, `line` says how an epoch ended."""
+
+    def __init__(self, title: str, epochs: int, quiet: bool = False) -> None:
+        self.title, self.epochs, self.quiet = title, epochs, quiet
+        self.bar: Any = None
+        self.task: Any = None
+
+    def __enter__(self) -> Progress:
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            text = TextColumn("{task.description}")
+            columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self.bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task(self.title, total=None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def epoch(self, epoch: int, batches: int, done: int) -> None:
+        if self.bar is not None:
+            self.bar.update(
+                self.task, description=f"epoch {epoch}/{self.epochs}", total=batches, completed=done
+            )
+
+    def advance(self, done: int, loss: float | None = None) -> None:
+        if self.bar is not None:
+            more = {} if loss is None else {"description": f"{self.title} loss {loss:.3f}"}
+            self.bar.update(self.task, completed=done, **more)
+
+    def say(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(text, highlight=False)
+        elif not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def line(self, metrics: Mapping[str, Any], quality: str) -> None:
+        self.say(summary(metrics, self.epochs, quality))
+
+
+def summary(metrics: Mapping[str, Any], epochs: int, quality: str) -> str:
+    """`epoch 3/20  loss 4.912  valid 131.20  1.05x  200-198 neurons  771-640 gates  0.9 s`"""
+    parts = [f"epoch {metrics['epoch']}/{epochs}", f"loss {metrics['train_loss']:.4f}"]
+    for split in ("valid", "test"):
+        value = metrics.get(f"{split}_{quality}")
+        if value is not None:
+            parts.append(
+                f"{split} {quality} {value:.4g}" if quality == "mse" else f"{split} {quality} {value:.3f}"
+            )
+    if "neurons" in metrics:
+        gates = "-".join(str(sum(kinds.values())) for kinds in metrics["gates"].values())
+        neurons = "-".join(str(n) for n in metrics["neurons"].values())
+        parts += [f"{metrics['compression']:.2f}x", f"neurons {neurons}", f"gates {gates}"]
+    return "  ".join([*parts, f"{metrics['seconds']:.1f} s"])

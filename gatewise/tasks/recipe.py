@@ -1,0 +1,299 @@
+"""A recipe is one training run, written down so that it can be read aloud: a TOML file with five sections.
+
+    [data]      which corpus, how it is cut into batches
+    [model]     the network and its starting values
+    [sparsify]  what is made zero, and by which framework
+    [train]     optimiser, schedule, length, seed
+    [expect]    numbers to compare with; they steer nothing
+
+A key that is not in the schema below is an error, in a file and in `--set section.key=value` alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+
+
+class RecipeError(ValueError):
+    """A recipe says something that cannot be; the message names the key and the way out."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Corpus and batches. Keys of other kinds of corpus than the one named are ignored."""
+
+    task: Literal["word-ptb", "char-ptb", "imdb", "agnews", "words", "characters", "csv", "npz"]
+    batch: int
+    steps: int = 35  # language models: window length; npz with `series`: window length
+    chunk: int | None = None  # language models: independent chunks of so many symbols instead of windows
+    remainder: Literal["drop", "keep"] = "keep"  # the last window of training and validation, if shorter
+    test_batch: int | None = None  # rows of the test stream; as in training by default
+    path: str | None = None  # your own file, for words, characters, csv, npz
+    valid_path: str | None = None
+    test_path: str | None = None
+    vocabulary: Literal["authors", "train"] = "authors"  # classification: the authors' word list, or counted
+    vocabulary_size: int | None = None  # words that have a row of their own
+    max_len: int | None = None  # classification: words of a text that are read
+    valid_fraction: float | None = None
+    lower: bool = False
+    vectors: Literal["none", "word2vec", "glove"] = "none"  # start of the embedding
+    lower_fallback: bool = True  # a cased word without a vector takes that of its lower-case form
+    text_column: str = "text"
+    label_column: str = "label"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network; its input and output sizes come from the data."""
+
+    hidden: int
+    embedding: int = 200
+    layers: int = 1
+    dropout: float = 0.0
+    cell: Literal["LSTM", "GRU"] = "LSTM"
+    gates: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"  # classification; language models have sigmoid
+    init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
+    init_range: float = 0.1  # of "uniform"
+    forget_bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sparsify:
+    """The framework and its numbers; keys of the other framework are ignored."""
+
+    method: Literal["none", "group-lasso", "variational"] = "none"
+    levels: Literal["W", "W+N", "W+G+N"] = "W+G+N"
+    l1: float = 1e-5  # group lasso
+    group: float = 0.0
+    threshold: float = 1e-4
+    l1_on_output: bool = True  # L1 and threshold on the softmax matrix too
+    noise: Literal["sequence", "batch"] = "sequence"  # variational: one z per sequence, or per batch
+    output_noise: Literal["weights", "local", "sequence"] = "weights"
+    word_variables: bool = False  # one z per word of the embedding
+    kl: Literal["authors", "molchanov"] = "authors"
+    snr_threshold: float = 0.05
+    log_sigma: float = -3.0
+    warm_up_epochs: float = 0.0  # KL weight from 0 to 1; the paper has none
+
+
+@dataclass(frozen=True)
+class Train:
+    """lr of epoch e (from 1), with `decay` as d:
+
+    constant  lr
+    power     lr * d^max(e - after, 0)
+    stairs    lr * d^((e - 1) // after)
+    linear    lr until epoch `after`, then straight down to 0 at the end of the last one, update by update
+    """
+
+    epochs: int
+    lr: float
+    optimizer: Literal["adam", "sgd"] = "adam"
+    schedule: Literal["constant", "power", "stairs", "linear"] = "constant"
+    decay: float = 1.0
+    after: int = 0
+    clip: float | None = None  # global gradient norm, penalty included
+    loss: Literal["mean", "window-sum"] = "mean"  # per target, or summed over the window as in Wen's code
+    clip_probabilities: float = 0.0  # classification: probabilities are held in [p, 1 - p]
+    keep: Literal["last", "best"] = "last"  # which epoch is the result: the last, or the best on validation
+    patience: int | None = None  # with "best": stop after so many evaluations without a better one
+    evaluate_every: int = 1  # epochs between looks at validation quality
+    count_every: int = 1  # epochs between counts of what is left; the first and the last always
+    test_every: int = 0  # epochs; 0: at the end only
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    data: Data
+    model: Model
+    sparsify: Sparsify
+    train: Train
+    expect: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `parse` of it gives an equal recipe."""
+        whole = dataclasses.asdict(self)
+        return {
+            key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+            for key, value in whole.items()
+        }
+
+    def steering(self) -> dict[str, Any]:
+        """`section.key` -> value for everything that changes the numbers of a run."""
+        return {
+            f"{section}.{key}": value
+            for section in SECTIONS
+            for key, value in dataclasses.asdict(getattr(self, section)).items()
+        }
+
+
+SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "sparsify": Sparsify, "train": Train}
+POSITIVE = ("data.batch data.steps model.hidden model.embedding model.layers train.epochs train.lr "
+            "train.evaluate_every train.count_every sparsify.snr_threshold model.init_range").split()  # fmt: skip
+OWN_DATA = ("words", "characters", "csv", "npz")
+
+
+def names() -> list[str]:
+    """Recipes that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """A packaged recipe by name, or a file; `changes` are `section.key=value`, the section may be left out."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        packaged = FOLDER / f"{name_or_path}.toml"
+        if not packaged.is_file():
+            raise RecipeError(
+                f"no recipe {str(name_or_path)!r}{suggestion(str(name_or_path), names())} "
+                "`gatewise train --list` shows all; a file of your own ends in .toml."
+            )
+        path = packaged
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: is not TOML ({error}).") from error
+    content.setdefault("name", path.stem)
+    for change in changes:
+        apply_change(content, change)
+    return parse(content, str(path))
+
+
+def parse(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """Check every key and value, and build the recipe."""
+    known = [*SECTIONS, "name", "title", "expect"]
+    for key in content:
+        if key not in known:
+            raise RecipeError(f"{source}: unknown section or key {key!r}{suggestion(key, known)}")
+    parts = {
+        name: _section(content.get(name, {}), kind, f"{source}: [{name}]") for name, kind in SECTIONS.items()
+    }
+    expect = content.get("expect", {})
+    if not isinstance(expect, Mapping):
+        raise RecipeError(f"{source}: [expect] must be a section.")
+    recipe = Recipe(
+        str(content.get("name", "recipe")), str(content.get("title", "")), expect=dict(expect), **parts
+    )
+    _check(recipe, source)
+    return recipe
+
+
+def apply_change(content: dict[str, Any], change: str) -> None:
+    """Put one `section.key=value` into the parsed TOML; a value that is not TOML is taken as a string."""
+    target, equals, text = change.partition("=")
+    section, _, key = target.strip().rpartition(".")
+    if not equals or not key:
+        raise RecipeError(f"--set {change!r}: write it as section.key=value, for instance train.epochs=5.")
+    everything = [f"{name}.{f.name}" for name, kind in SECTIONS.items() for f in fields(kind)]
+    if not section:
+        found = [full for full in everything if full.partition(".")[2] == key]
+        if len(found) > 1:
+            raise RecipeError(f"--set {key}: there are {', '.join(found)}; name the section.")
+        section = found[0].partition(".")[0] if found else ""
+    if f"{section}.{key}" not in everything:
+        asked = f"{section}.{key}" if section else key
+        short = {full.partition(".")[2]: full for full in everything}
+        close = difflib.get_close_matches(key, short, 1)
+        hint = f"; did you mean {short[close[0]]!r}?" if close else suggestion(asked, everything)
+        raise RecipeError(f"--set {asked}: there is no such key{hint}")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    content.setdefault(section, {})[key] = value
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """`; did you mean ...?`, or a full stop."""
+    close = difflib.get_close_matches(word, known, 3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as TOML, with every value that was used; `None` is a key left out."""
+    lines = [f"name = {json.dumps(recipe.name)}", f"title = {json.dumps(recipe.title)}"]
+    for section, values in recipe.to_dict().items():
+        if isinstance(values, dict):
+            lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)
+
+
+def _section(values: Any, kind: type[Any], where: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{where} must be a section, not {values!r}.")
+    hints = get_type_hints(kind)
+    for key in values:
+        if key not in hints:
+            raise RecipeError(f"{where} has an unknown key {key!r}{suggestion(key, list(hints))}")
+    missing = [f.name for f in fields(kind) if f.default is dataclasses.MISSING and f.name not in values]
+    if missing:
+        raise RecipeError(f"{where} lacks {', '.join(missing)}.")
+    return kind(**{key: _typed(value, hints[key], f"{where} {key}") for key, value in values.items()})
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """The value if it fits the type of its key; a whole number serves as float."""
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value in choices:
+            return value
+        raise RecipeError(f"{where} = {value!r} is not one of {', '.join(choices)}.")
+    if get_origin(hint) in (types.UnionType, Union):
+        hint = next(arg for arg in get_args(hint) if arg is not type(None))
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is hint:
+        return value
+    kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a string in quotes"}
+    raise RecipeError(f"{where} = {value!r} must be {kinds[hint]}.")
+
+
+def _check(recipe: Recipe, source: str) -> None:
+    """What no single key can say."""
+    flat = recipe.steering()
+    for key in POSITIVE:
+        if not flat[key] > 0:
+            raise RecipeError(f"{source}: {key} = {flat[key]} must be above 0.")
+    data, sparsify, train = recipe.data, recipe.sparsify, recipe.train
+    if not 0 <= recipe.model.dropout < 1:
+        raise RecipeError(f"{source}: model.dropout = {recipe.model.dropout} must be in [0, 1).")
+    if data.task in OWN_DATA and data.path is None:
+        raise RecipeError(f"{source}: data.task = {data.task!r} needs data.path, the file to read.")
+    if sparsify.method == "group-lasso" and (sparsify.levels == "W") != (sparsify.group == 0):
+        raise RecipeError(
+            f"{source}: sparsify.levels = {sparsify.levels!r} with group = {sparsify.group}: group lasso needs "
+            "group > 0 on the levels W+N and W+G+N, and 0 on W."
+        )
+    if train.schedule in ("power", "stairs") and not 0 < train.decay <= 1:
+        raise RecipeError(f"{source}: train.decay = {train.decay} must be in (0, 1].")
+    if train.schedule == "stairs" and train.after < 1:
+        raise RecipeError(f"{source}: train.schedule 'stairs' needs train.after, the epochs of a step.")
+    if train.schedule == "linear" and not 0 <= train.after < train.epochs:
+        raise RecipeError(
+            f"{source}: train.after = {train.after} must be below train.epochs = {train.epochs}."
+        )
+    if train.loss == "window-sum" and (
+        data.chunk is not None or data.task in ("imdb", "agnews", "csv", "npz")
+    ):
+        raise RecipeError(f"{source}: train.loss = 'window-sum' belongs to language models cut into windows.")

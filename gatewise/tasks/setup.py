@@ -1,0 +1,186 @@
+"""From a recipe to what a run needs: data, batches, model, sparsifier, objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.sparsify import GroupLasso, Variational
+from gatewise.tasks.batches import epoch_generator
+from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ag_news, csv_texts, imdb
+from gatewise.tasks.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
+from gatewise.tasks.initial import initialise
+from gatewise.tasks.language import Chunks, LanguageData, Windows, char_ptb, text_file, word_ptb
+from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
+from gatewise.tasks.objectives import Objective
+from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.series import SeriesData, npz_series
+from gatewise.tasks.vectors import find_vectors, pretrained_rows
+
+Corpus = LanguageData | TextData | SeriesData
+SPLITS = ("train", "valid", "test")
+EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
+EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
+
+
+@dataclass(frozen=True)
+class Feeds:
+    train: Feed
+    valid: Feed
+    test: Feed
+    n_train: int  # training objects: texts, or target symbols of an epoch; the KL is divided by it
+
+
+def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Corpus:
+    """The corpus a recipe names."""
+    data = recipe.data
+    if data.task == "word-ptb":
+        return word_ptb(data_dir)
+    if data.task == "char-ptb":
+        return char_ptb(data_dir)
+    if data.task in ("words", "characters"):
+        size = {} if data.vocabulary_size is None else {"vocabulary_size": data.vocabulary_size}
+        fraction = {} if data.valid_fraction is None else {"fraction": data.valid_fraction}
+        level = "word" if data.task == "words" else "char"
+        return text_file(_path(data.path), level, data.valid_path, data.test_path, **size, **fraction)  # type: ignore[arg-type]
+    if data.task == "npz":
+        return npz_series(_path(data.path), data.valid_fraction or 0.15, steps=data.steps)
+    given: dict[str, Any] = {
+        "max_len": data.max_len,
+        "vocab_size": data.vocabulary_size,
+        "valid_fraction": data.valid_fraction,
+    }
+    usual = TextRules(max_len=100, valid_fraction=0.05) if data.task == "agnews" else TextRules()
+    rules = replace(usual, lower=data.lower, **{k: v for k, v in given.items() if v is not None})
+    if data.task == "imdb":
+        return imdb(data_dir, rules, data.vocabulary)
+    if data.task == "agnews":
+        return ag_news(data_dir, rules, data.vocabulary)
+    return csv_texts(_path(data.path), data.text_column, data.label_column, data.test_path, rules)
+
+
+def _path(path: str | None) -> Path:
+    assert path is not None  # checked with the recipe
+    return Path(path).expanduser()
+
+
+def describe(corpus: Corpus) -> str:
+    """One line: what it is, and how much of it."""
+    if isinstance(corpus, LanguageData):
+        sizes = " / ".join(f"{len(getattr(corpus, split)):,}" for split in SPLITS)
+        unit = "tokens" if corpus.level == "word" else "characters"
+        return f"{sizes} {unit}, {len(corpus.vocabulary):,} symbols"
+    sizes = " / ".join(f"{len(getattr(corpus, split)):,}" for split in SPLITS)
+    if isinstance(corpus, TextData):
+        return f"{sizes} texts, {corpus.embedding_rows:,} rows of words, {len(corpus.classes)} classes"
+    return f"{sizes} sequences of {corpus.n_inputs} numbers, {corpus.kind}"
+
+
+def objective_of(recipe: Recipe, corpus: Corpus) -> Objective:
+    if isinstance(corpus, LanguageData):
+        return Objective("words" if corpus.level == "word" else "characters")
+    if isinstance(corpus, TextData) or corpus.kind == "classification":
+        return Objective("classes", recipe.train.clip_probabilities)
+    return Objective("numbers")
+
+
+def make_feeds(recipe: Recipe, corpus: Corpus, device: torch.device) -> Feeds:
+    """Batches of the three splits on the device."""
+    data, corpus = recipe.data, corpus.to(device)
+    symbols, rows = EVALUATION_SYMBOLS[device.type], EVALUATION_ROWS[device.type]
+    if not isinstance(corpus, LanguageData):
+        valid, test = (ExampleFeed(part, rows) for part in (corpus.valid, corpus.test))
+        train = ExampleFeed(corpus.train, data.batch)
+        return Feeds(train, valid, test, len(corpus.train))
+    if data.chunk is not None:
+        chunks = Chunks(corpus.train, data.chunk, data.batch)
+        at_once = max(1, symbols // data.chunk)
+        others = [ChunkFeed(Chunks(part, data.chunk, at_once)) for part in (corpus.valid, corpus.test)]
+        return Feeds(ChunkFeed(chunks), others[0], others[1], chunks.n_targets)
+    windows = Windows(corpus.train, data.batch, data.steps, data.remainder)
+    valid_feed = evaluation_windows(corpus.valid, data.batch, data.steps, data.remainder, symbols)
+    test_feed = evaluation_windows(corpus.test, data.test_batch or data.batch, data.steps, "keep", symbols)
+    return Feeds(WindowFeed(windows), valid_feed, test_feed, windows.n_targets)
+
+
+def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:
+    """The network of the recipe with input and output sizes of the data, starting values drawn."""
+    m = recipe.model
+    stack: dict[str, Any] = {"hidden": m.hidden, "layers": m.layers, "cell": m.cell}
+    model: TaskModel
+    if isinstance(corpus, LanguageData):
+        if m.gates != "sigmoid":
+            raise RecipeError("model.gates: the language models have sigmoid gates.")
+        if corpus.level == "word":
+            model = WordLM(len(corpus.vocabulary), m.embedding, dropout=m.dropout, **stack)
+        else:
+            model = CharLM(len(corpus.vocabulary), **stack)
+    elif isinstance(corpus, TextData):
+        outputs = 1 if len(corpus.classes) == 2 else len(corpus.classes)
+        model = TextClassifier(
+            corpus.embedding_rows,
+            outputs,
+            m.embedding,
+            dropout=m.dropout,
+            gate_activation=m.gates,
+            **stack,
+        )
+    else:
+        binary = corpus.kind == "classification" and corpus.n_outputs == 2
+        model = SeriesModel(
+            corpus.n_inputs,
+            1 if binary else corpus.n_outputs,
+            corpus.every_step,
+            dropout=m.dropout,
+            gate_activation=m.gates,
+            **stack,
+        )
+    initialise(model, m.init, m.init_range, m.forget_bias)
+    return model
+
+
+def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> tuple[Tensor | None, str]:
+    """Starting rows of the embedding, and how many words have one; nothing where the recipe asks for none."""
+    kind = recipe.data.vectors
+    if kind == "none" or not isinstance(corpus, TextData):
+        return None, ""
+    path = find_vectors(kind, recipe.model.embedding, data_dir)
+    rows, coverage = pretrained_rows(
+        path,
+        corpus.words,
+        recipe.model.embedding,
+        epoch_generator(recipe.train.seed, 0),
+        FIRST_WORD,
+        recipe.data.lower_fallback,
+    )
+    return rows, str(coverage)
+
+
+def make_sparsifier(
+    recipe: Recipe, model: nn.Module, n_train: int, updates_per_epoch: int
+) -> GroupLasso | Variational | None:
+    """The sparsifier of the recipe; it may convert the model, so the optimiser comes after it."""
+    s = recipe.sparsify
+    if s.method == "none":
+        return None
+    if s.method == "group-lasso":
+        scope = None if s.l1_on_output else ["rnn"]
+        return GroupLasso(model, s.levels, l1=s.l1, group=s.group, threshold=s.threshold, l1_layers=scope)
+    has_embedding = isinstance(getattr(model, "emb", None), nn.Embedding)
+    warm_up = (0, max(1, round(s.warm_up_epochs * updates_per_epoch))) if s.warm_up_epochs else None
+    return Variational(
+        model,
+        s.levels,
+        n_train=n_train,
+        vocabulary=["emb"] if s.word_variables and has_embedding else (),
+        noise=s.noise,
+        linear_noise=s.output_noise,
+        kl=s.kl,
+        warm_up=warm_up,
+        snr_threshold=s.snr_threshold,
+        log_sigma=s.log_sigma,
+    )

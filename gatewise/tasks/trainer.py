@@ -1,0 +1,435 @@
+"""train(recipe): one run from a recipe to a compact model and its numbers, in a folder of its own.
+
+    recipe.toml     what was run, with every value
+    metrics.jsonl   one line per epoch
+    checkpoint.pt   where the run stands: weights, optimiser, random numbers, position in the data
+    model/          the compact network
+    result.json     quality, counts, time, machine, command
+
+A run depends on its recipe and the data alone: the order of an epoch is drawn from (seed, epoch), noise from one
+generator whose state is part of the checkpoint. Killed at any moment and resumed, it ends with the same numbers on a
+CPU; on a GPU sums are made in another order, so the last digits may differ.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.compact import compress
+from gatewise.export import save
+from gatewise.readers import find_readers
+from gatewise.report import measure
+from gatewise.sparsify import Variational
+from gatewise.tasks import provenance
+from gatewise.tasks.batches import epoch_generator
+from gatewise.tasks.checkpoints import (
+    Metrics,
+    RunError,
+    load_checkpoint,
+    save_checkpoint,
+    write_json,
+    write_whole,
+)
+from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
+from gatewise.tasks.graph import Replayed, use_tf32
+from gatewise.tasks.progress import Progress
+from gatewise.tasks.recipe import Recipe, dump
+from gatewise.tasks.recurrence_share import recurrence_share
+from gatewise.tasks.schedule import learning_rates
+from gatewise.tasks.setup import (
+    build_model,
+    describe,
+    load_data,
+    make_feeds,
+    make_sparsifier,
+    objective_of,
+    pretrained,
+)
+from gatewise.tasks.step import TrainStep
+
+CHECKPOINT, METRICS, RESULT, RECIPE, MODEL = (
+    "checkpoint.pt",
+    "metrics.jsonl",
+    "result.json",
+    "recipe.toml",
+    "model",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; nothing here changes its numbers."""
+
+    out: Path
+    data_dir: str | Path | None = None
+    device: str | None = None  # the GPU if there is one
+    resume: bool = False
+    overwrite: bool = False
+    checkpoint_every: float = 60.0  # seconds between checkpoints; inside an epoch only if that takes longer
+    graph: bool = True  # capture steps in CUDA graphs
+    tensorboard: bool = False
+    quiet: bool = False
+
+
+@dataclass
+class Position:
+    """Where a run stands between two updates."""
+
+    epoch: int = 1  # the one in progress
+    step: int = 0  # updates of it that are done
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+    best_epoch: int = 0
+    best_value: float = 0.0
+    waited: int = 0  # evaluations since the best one
+    done: bool = False
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+
+def train(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """Run a recipe to its end and return what result.json holds."""
+    finished = options.out / RESULT
+    if options.resume and finished.is_file():
+        found = json.loads(finished.read_text(encoding="utf-8"))
+        refuse_other_recipe(found["recipe"], recipe, finished)
+        assert isinstance(found, dict)
+        return found
+    prepare_folder(recipe, options)
+    return Run(recipe, options).to_the_end()
+
+
+def prepare_folder(recipe: Recipe, options: Options) -> None:
+    out = options.out
+    try:
+        if (out / CHECKPOINT).exists() or (out / METRICS).exists():
+            if options.overwrite:
+                for name in (CHECKPOINT, METRICS, RESULT):
+                    (out / name).unlink(missing_ok=True)
+                shutil.rmtree(out / MODEL, ignore_errors=True)
+            elif not options.resume:
+                raise RunError(
+                    f"{out}: holds a run already. Go on with it by --resume, begin it anew by --overwrite, or name "
+                    "another --out."
+                )
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
+    if not (options.resume and (out / RECIPE).exists()):
+        write_whole(out / RECIPE, dump(recipe).encode())
+
+
+def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
+    now = recipe.steering()
+    differs = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if differs:
+        listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])
+        raise RunError(
+            f"{source}: the run was made with another recipe: {listed}. Resume with the recipe it began with, or "
+            "begin anew in another --out."
+        )
+
+
+class Run:
+    def __init__(self, recipe: Recipe, options: Options) -> None:
+        self.recipe, self.options = recipe, options
+        name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device(name)
+        if self.device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise RunError("--device cuda: torch sees no CUDA device here; leave it out, or use cpu.")
+            use_tf32()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.began = time.perf_counter()
+        torch.manual_seed(recipe.train.seed)
+        self.corpus = load_data(recipe, options.data_dir)
+        self.about = describe(self.corpus)
+        rows, self.coverage = pretrained(recipe, self.corpus, options.data_dir)
+        self.objective = objective_of(recipe, self.corpus)
+        self.quality = self.objective.quality
+        feeds = make_feeds(recipe, self.corpus, self.device)
+        model = build_model(recipe, self.corpus)
+        if rows is not None:
+            with torch.no_grad():
+                model.get_parameter("emb.weight").copy_(rows)
+        self.model = model.to(self.device)
+        self.n_batches = feeds.train.n_batches
+        self.feed = feeds.train
+        self.sparsifier = make_sparsifier(recipe, self.model, feeds.n_train, self.n_batches)
+        self.step = TrainStep(
+            self.model,
+            self.sparsifier,
+            self.objective,
+            feeds.train,
+            optimizer=recipe.train.optimizer,
+            clip=recipe.train.clip,
+            window_sum=recipe.train.loss == "window-sum",
+            device=self.device,
+        )
+        self.update = Replayed(self.step, self.device, options.graph)
+        self.evaluators = {
+            split: Evaluator(self.model, self.objective, feed, self.device, options.graph)
+            for split, feed in (("valid", feeds.valid), ("test", feeds.test))
+        }
+        self.feeds = feeds
+        self.readers = find_readers(self.model)
+        self.position = Position()
+        self.metrics = Metrics(options.out / METRICS)
+        self.saved_at, self.saved_position = time.perf_counter(), "none yet"
+        self.board: Any = tensorboard_writer(options.out) if options.tensorboard else None
+
+    # The loop.
+
+    def to_the_end(self) -> dict[str, Any]:
+        t = self.recipe.train
+        where = self.options.out / CHECKPOINT
+        resumed = self.options.resume and where.exists()
+        if resumed:
+            self.restore(load_checkpoint(where))
+        self.metrics.rewind(self.position.epoch - 1)
+        self.model.train()
+        with Progress(self.recipe.name, t.epochs, self.options.quiet) as progress:
+            self.introduce(progress, resumed)
+            while self.position.epoch <= t.epochs and not self.position.done:
+                self.one_epoch(progress)
+            result = self.finish()
+            progress.say(f"{self.options.out}: {result_line(result)}")
+        if self.board is not None:
+            self.board.close()
+        return result
+
+    def introduce(self, progress: Progress, resumed: bool) -> None:
+        progress.say(f"{self.recipe.name}: {self.about}; on {self.device}")
+        for note in (self.corpus.note, self.coverage):
+            if note:
+                progress.say(f"note: {note}")
+        if resumed:
+            p = self.position
+            progress.say(f"resumed at epoch {p.epoch}, update {p.step} of {self.n_batches}")
+
+    def one_epoch(self, progress: Progress) -> None:
+        p, n = self.position, self.n_batches
+        self.feed.reset(epoch_generator(self.recipe.train.seed, p.epoch))
+        rates = learning_rates(self.recipe.train, p.epoch, n)
+        if p.step == 0:
+            self.step.begin(rates)
+            p.epoch_seconds = 0.0
+        else:  # resumed inside the epoch: the rest of the step's tensors are in place
+            self.step.lrs.copy_(torch.tensor(rates))
+        before, start = p.epoch_seconds, time.perf_counter()
+        progress.epoch(p.epoch, n, p.step)
+        was_graph, shown = self.update.why_not, start
+        while p.step < n:
+            self.update()
+            p.step += 1
+            now = time.perf_counter()
+            p.epoch_seconds = before + now - start
+            if self.update.why_not != was_graph:
+                was_graph = self.update.why_not
+                progress.say(f"no CUDA graph, steps run one by one: {was_graph}")
+            if self.device.type == "cpu":
+                self.stop_at_nan()
+            if now - shown > 0.2:
+                shown = now
+                loss, weight, _ = self.step.sums.tolist() if self.device.type == "cpu" else (0.0, 0.0, 0.0)
+                progress.advance(p.step, loss / weight if weight else None)
+            due = self.options.checkpoint_every
+            if p.step < n and min(now - self.saved_at, now - start) > due:
+                self.save(progress)
+        loss, weight, penalty = self.step.sums.tolist()  # waits for the device, once per epoch
+        self.stop_at_nan()
+        p.epoch_seconds = before + time.perf_counter() - start
+        p.seconds += p.epoch_seconds
+        self.end_epoch(progress, loss / weight, penalty / n, rates[-1])
+
+    def end_epoch(self, progress: Progress, loss: float, penalty: float, lr: float) -> None:
+        t, p = self.recipe.train, self.position
+        start = time.perf_counter()
+        line: dict[str, Any] = {
+            "epoch": p.epoch,
+            "updates": p.epoch * self.n_batches,
+            "lr": lr,
+            "train_loss": loss,
+            "penalty": penalty,
+        }
+        last = p.epoch == t.epochs
+        if p.epoch % t.evaluate_every == 0 or last:
+            value = self.evaluators["valid"]()
+            line[f"valid_{self.quality}"] = value
+            self.note_best(value)
+        if self.sparsifier is not None and (p.epoch % t.count_every == 0 or p.epoch == 1 or last):
+            line |= short_counts(live_counts(self.model, self.readers))
+        if t.test_every and (p.epoch % t.test_every == 0 or last):
+            line[f"test_{self.quality}"] = self.evaluators["test"]()
+        spent = time.perf_counter() - start
+        p.seconds += spent
+        line |= {
+            "train_seconds": p.epoch_seconds,
+            "seconds": p.epoch_seconds + spent,
+            "peak_memory": provenance.peak_memory(self.device),
+        }
+        p.epoch, p.step, p.epoch_seconds = p.epoch + 1, 0, 0.0
+        self.metrics.append(line)
+        progress.line(line, self.quality)
+        self.to_board(line)
+        if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last or p.done:
+            self.save(progress)
+
+    def note_best(self, value: float) -> None:
+        t, p = self.recipe.train, self.position
+        better = value > p.best_value if self.objective.higher_is_better else value < p.best_value
+        if p.best_epoch and not better:
+            p.waited += 1
+            p.done = t.keep == "best" and t.patience is not None and p.waited >= t.patience
+            return
+        p.best_epoch, p.best_value, p.waited = p.epoch, value, 0
+        if t.keep == "best":
+            p.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    def stop_at_nan(self) -> None:
+        bad = int(self.step.bad)
+        if bad < self.n_batches:
+            epoch = self.position.epoch
+            raise RunError(
+                f"the loss was NaN or infinite in epoch {epoch}, update {bad + 1} of {self.n_batches}. The last good "
+                f"checkpoint is {self.saved_position}. A lower train.lr or train.clip usually helps; with another "
+                "recipe begin in another --out."
+            )
+
+    # Checkpoints.
+
+    def save(self, progress: Progress) -> None:
+        """Write where the run stands; a loss that is not finite is never written."""
+        self.stop_at_nan()
+        p, path = self.position, self.options.out / CHECKPOINT
+        content: dict[str, Any] = {
+            "recipe": self.recipe.steering(),
+            "data": self.about,
+            "position": {key: value for key, value in vars(p).items() if key != "best"},
+            "best": p.best,
+            "model": self.model.state_dict(),
+            "optimizer": self.step.optimizer.state_dict(),
+            "step": {name: getattr(self.step, name) for name in ("k", "sums", "bad")},
+            "state": [] if self.step.state is None else self.step.state.parts,
+            "rng": torch.get_rng_state(),
+        }
+        if self.device.type == "cuda":
+            content["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        if isinstance(self.sparsifier, Variational):
+            content["sparsifier_steps"] = self.sparsifier.steps
+        save_checkpoint(path, content)
+        self.saved_at = time.perf_counter()
+        self.saved_position = f"{path}, at epoch {p.epoch}, update {p.step} of {self.n_batches}"
+
+    def restore(self, content: dict[str, Any]) -> None:
+        path = self.options.out / CHECKPOINT
+        refuse_other_recipe(content["recipe"], self.recipe, path)
+        if content["data"] != self.about:
+            raise RunError(
+                f"{path}: the run was made from other data: {content['data']}; here is {self.about}."
+            )
+        self.position = Position(**content["position"])
+        self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
+        self.model.load_state_dict(content["model"])
+        self.step.optimizer.load_state_dict(content["optimizer"])
+        for group in self.step.optimizer.param_groups:
+            group["lr"] = self.step.lr  # the tensor that the step writes to, not the copy from the file
+        for name, value in content["step"].items():
+            getattr(self.step, name).copy_(value)
+        if self.step.state is not None:
+            for part, value in zip(self.step.state.parts, content["state"]):
+                part.copy_(value)
+        if isinstance(self.sparsifier, Variational):
+            self.sparsifier.steps.copy_(content["sparsifier_steps"])
+        torch.set_rng_state(content["rng"])
+        if self.device.type == "cuda" and "cuda_rng" in content:
+            torch.cuda.set_rng_state(content["cuda_rng"], self.device)
+        p = self.position
+        self.saved_position = f"{path}, at epoch {p.epoch}, update {p.step} of {self.n_batches}"
+
+    # The end.
+
+    def finish(self) -> dict[str, Any]:
+        t, p, start = self.recipe.train, self.position, time.perf_counter()
+        epoch = p.epoch - 1
+        if t.keep == "best" and p.best:
+            self.model.load_state_dict(p.best)
+            epoch = p.best_epoch
+        self.step.optimizer.zero_grad(set_to_none=True)
+        quality = {f"{split}_{self.quality}": evaluate() for split, evaluate in self.evaluators.items()}
+        report = measure(self.model)
+        share = recurrence_share(self.model, self.feed, self.step, self.update, self.device)
+        compact = compress(copy.deepcopy(self.model).eval())
+        check = Evaluator(compact, self.objective, self.feeds.test, self.device, graph=False)
+        quality[f"compact_test_{self.quality}"] = check()
+        saved = save(compact.cpu(), self.options.out / MODEL)
+        p.seconds += time.perf_counter() - start
+        result = {
+            "name": self.recipe.name,
+            "title": self.recipe.title,
+            "quality": quality,
+            "epoch": epoch,
+            "counts": report.to_dict(),
+            "expect": dict(self.recipe.expect),
+            "seed": t.seed,
+            "seconds": p.seconds,
+            "seconds_with_loading": time.perf_counter() - self.began,
+            "peak_memory": provenance.peak_memory(self.device),
+            "recurrence_share": share,
+            "graph": self.update.graph is not None,
+            "model_bytes": saved.stored_bytes,
+            "data": {"sizes": self.about, "note": self.corpus.note, "vectors": self.coverage},
+            "hardware": provenance.hardware(self.device),
+            "versions": provenance.versions(),
+            "command": provenance.command(),
+            "commit": provenance.commit(),
+            "recipe": self.recipe.steering(),
+        }
+        write_json(self.options.out / RESULT, result)
+        return result
+
+    def to_board(self, line: dict[str, Any]) -> None:
+        if self.board is None:
+            return
+        for key, value in flat(line).items():
+            self.board.add_scalar(key, value, line["epoch"])
+        self.board.flush()
+
+
+def flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers of nested dictionaries by path: gates/rnn.l0/i."""
+    found: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            found[prefix + key] = value
+    return found
+
+
+def tensorboard_writer(out: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise RunError(
+            "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
+        ) from error
+    return SummaryWriter(str(out / "tensorboard"))
+
+
+def result_line(result: dict[str, Any]) -> str:
+    """`valid_ppl 110.03  test_ppl 105.64  1.49x  neurons 64-115  gates 193-442  in 71 s`"""
+    quality = "  ".join(f"{key} {value:.4g}" if abs(value) < 1 else f"{key} {value:.2f}"
+                        for key, value in result["quality"].items() if not key.startswith("compact"))  # fmt: skip
+    counts = result["counts"]
+    neurons = "-".join(str(n) for n in counts["neurons"].values())
+    gates = "-".join(str(n) for n in counts["gates"].values())
+    return f"{quality}  {counts['compression']:.2f}x  neurons {neurons}  gates {gates}  in {result['seconds']:.0f} s"
