@@ -1,0 +1,206 @@
+"""The tour of the library, stage by stage: train dense, train sparse, measure, compress, save, draw.
+
+Each stage is one function that takes what it needs and returns what it found; `run_demo` is the order of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import gatewise as gw
+from gatewise.tasks.demo.files import appearing, write_json
+from gatewise.tasks.demo.model import Plan, Sparsifier, WordModel, perplexity, train
+from gatewise.tasks.demo.text import python_reference
+from gatewise.tasks.demo.view import View
+from gatewise.tasks.language import LanguageData, Windows
+
+METHODS = ("lasso", "bayes")
+TITLES = {"lasso": "group lasso", "bayes": "variational dropout"}
+LAYERS = ("embedding", "rnn", "softmax")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the numbers of a run. The defaults were chosen on the validation text."""
+
+    method: str = "lasso"
+    seed: int = 0
+    vocabulary: int = 2000
+    n_blocks: int | None = None  # of text; None: all
+    width: int = 128  # of the embedding and of both layers
+    batch: int = 20
+    steps: int = 20
+    threads: int = 2  # more do not help a network of this size, and the same number gives the same sums
+    dense: Plan = field(default_factory=lambda: Plan("SGD", epochs=8, rate=1.0, flat=5, decay=0.6))
+    lasso: Plan = field(default_factory=lambda: Plan("SGD", epochs=16, rate=1.0, flat=6, decay=0.8))
+    l1: float = 1e-5
+    group: float = 3e-3
+    threshold: float = 5e-4  # five times the paper's: there are fewer steps to shrink in, and larger ones
+    bayes: Plan = field(default_factory=lambda: Plan("Adam", epochs=30, rate=4e-3, flat=15, decay=0.85))
+
+    @property
+    def sparse(self) -> Plan:
+        return self.lasso if self.method == "lasso" else self.bayes
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The three streams, cut into windows."""
+
+    train: Windows
+    valid: Windows
+    test: Windows
+    n_words: int
+    note: str
+
+
+def run_demo(settings: Settings, out: Path, view: View | None = None) -> dict[str, Any]:
+    """Run the tour, write `result.json`, the pictures and the models under `out`, and return the result."""
+    if settings.method not in METHODS:
+        raise ValueError(f"method={settings.method!r} is not one of {', '.join(METHODS)}.")
+    view = view or View(quiet=True)
+    out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    with reproducible(settings.seed, settings.threads):
+        texts = read_texts(settings)
+        view.say(
+            f"{texts.train.n_targets:,} words to train on, {texts.n_words:,} different ones; {texts.note}"
+        )
+        dense, dense_history = train_dense(settings, texts, view)
+        sparse, sparse_history = train_sparse(settings, texts, dense, view)
+        small = gw.compress(sparse)
+        report = gw.measure(sparse)
+        result: dict[str, Any] = {
+            "settings": asdict(settings),
+            "perplexity": {
+                name: {"valid": perplexity(model, texts.valid), "test": perplexity(model, texts.test)}
+                for name, model in (("dense", dense), ("sparse", sparse), ("compressed", small))
+            },
+            "largest_difference": largest_difference(sparse, small, texts.valid),
+            "dense": gw.measure(dense).to_dict(),
+            "sparse": report.to_dict(),
+            "history": {"dense": dense_history, "sparse": sparse_history},
+            "files": save_models(dense, small, out),
+            "pictures": draw(sparse, settings, out),
+            "text": texts.note,
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "gatewise": gw.__version__,
+            },
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+    write_json(out / "result.json", result)
+    return result
+
+
+@contextmanager
+def reproducible(seed: int, threads: int) -> Iterator[None]:
+    """One seed, one number of threads; the caller's own are given back."""
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_num_threads(min(before, threads))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def read_texts(settings: Settings) -> Texts:
+    data: LanguageData = python_reference(settings.vocabulary, settings.n_blocks)
+    training = Windows(data.train, settings.batch, settings.steps)
+    # Few rows: every row begins with an empty state, and the held-out texts are short.
+    valid, test = (Windows(ids, 4, settings.steps, "keep") for ids in (data.valid, data.test))
+    return Texts(training, valid, test, len(data.vocabulary), data.note)
+
+
+def train_dense(settings: Settings, texts: Texts, view: View) -> tuple[nn.Module, list[float]]:
+    """An ordinary LSTM, taken at the epoch that is best on the validation text: it overfits soon after."""
+    model = WordModel(texts.n_words, settings.width)
+    best, history = copy.deepcopy(model.state_dict()), []
+    with view.training("dense", settings.dense.epochs * len(texts.train)) as tick:
+        for _ in train(model, texts.train, settings.dense, tick=tick):
+            history.append(perplexity(model, texts.valid))
+            if history[-1] == min(history):
+                best = copy.deepcopy(model.state_dict())
+    model.load_state_dict(best)
+    return model, history
+
+
+def train_sparse(
+    settings: Settings, texts: Texts, dense: nn.Module, view: View
+) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """W+G+N. These are the lines a user adds to a training loop; `train` is the loop."""
+    sparsifier: Sparsifier
+    if settings.method == "lasso":
+        model: nn.Module = WordModel(texts.n_words, settings.width)
+        sparsifier = gw.GroupLasso(
+            model,
+            levels="W+G+N",
+            l1=settings.l1,
+            group=settings.group,
+            threshold=settings.threshold,
+            l1_layers=LAYERS,
+        )
+    else:
+        model = copy.deepcopy(dense)
+        sparsifier = gw.Variational(model, levels="W+G+N", n_train=texts.train.n_targets, noise="batch")
+    history = []
+    with view.training(TITLES[settings.method], settings.sparse.epochs * len(texts.train)) as tick:
+        for _ in train(model, texts.train, settings.sparse, sparsifier, tick):
+            left = gw.measure(model)
+            neurons, gates = sum(left.neurons.values()), sum(left.gates.values())
+            history.append({"valid": perplexity(model, texts.valid), "neurons": neurons, "gates": gates})
+    return model.eval(), history
+
+
+@torch.no_grad()
+def largest_difference(sparse: nn.Module, small: nn.Module, text: Windows) -> float:
+    """max |logit of the masked network - logit of the compressed one| on the first windows; raises if it matters."""
+    largest, states = 0.0, (None, None)
+    for words, _ in list(text.windows())[:5]:
+        (a, before), (b, after) = sparse(words, states[0]), small(words, states[1])
+        states = before, after
+        largest = max(largest, float((a - b).abs().max()))
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+    return largest
+
+
+def save_models(dense: nn.Module, small: nn.Module, out: Path) -> dict[str, Any]:
+    """Bytes on disk of the dense and of the compressed network; the latter is read back and compared."""
+    files = {}
+    for name, model in (("dense", dense), ("compressed", small)):
+        gw.save(model, out / name)
+        files[name] = {
+            "path": str(out / name),
+            "bytes": sum(f.stat().st_size for f in (out / name).iterdir()),
+        }
+    again = gw.load(out / "compressed").state_dict()
+    for key, tensor in small.state_dict().items():
+        if not torch.equal(tensor, again[key]):
+            raise RuntimeError(f"{out / 'compressed'}: {key} is not what was saved.")
+    return files
+
+
+def draw(sparse: nn.Module, settings: Settings, out: Path) -> list[str]:
+    """The gate structure as a picture: each kept neuron with its live gates and its constants."""
+    from gatewise.analyse.figures import gate_structure
+    from gatewise.analyse.figures import save as save_figure
+
+    figure = gate_structure(sparse, title=f"What {TITLES[settings.method]} left of the demo's language model")
+    paths = [out / "gates.png", out / "gates.svg"]
+    for path in paths:
+        with appearing(path) as partial:
+            save_figure(figure, partial)
+    return [str(path) for path in paths]

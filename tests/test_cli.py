@@ -1,0 +1,97 @@
+"""The command line: one sentence for an error, exit codes that mean something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gatewise
+from gatewise.cli import main
+from gatewise.tasks.demo import run as demo
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Stands in for the one library call of `gatewise demo`: records it, or raises what the test put there."""
+    calls: list[tuple[Any, ...]] = []
+
+    def called(*args: Any) -> dict[str, Any]:
+        if calls and isinstance(calls[0], BaseException):
+            raise calls[0]
+        calls.append(args)
+        return {}
+
+    monkeypatch.setattr(demo, "run_demo", called)
+    monkeypatch.setattr("gatewise.tasks.demo.view.View.result", lambda *args: None)
+    return calls
+
+
+def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Try it" in text
+    assert "demo" in text
+    assert len(text.splitlines()) < 50  # one screen
+
+
+def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--help"]) == 0
+    assert "gatewise demo --method bayes" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"gatewise {gatewise.__version__}"
+
+
+def test_options_reach_the_library(library: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    assert main(["demo", "--method", "bayes", "--seed", "7", "--out", str(tmp_path)]) == 0
+    ((settings, out, _),) = library
+    assert (settings.method, settings.seed, out) == ("bayes", 7, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--method", "ridge"], ["demo", "--seed", "-1"], ["dmeo"], ["demo", "--no-such"]]
+)
+def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("the rate is [too] high."), "Error: the rate is [too] high."),
+        (FileNotFoundError(2, "No such file or directory", "data.txt"), "Error: data.txt: No such file"),
+        (KeyError("rnn"), "Error: KeyError: 'rnn'. Run again with --debug for the traceback."),
+    ],
+)
+def test_an_error_is_one_sentence(
+    error: Exception, said: str, library: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    library.append(error)
+    assert main(["demo"]) == 1
+    text = capsys.readouterr().err
+    assert text.startswith(said)
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "demo"], ["demo", "--debug"]])
+def test_debug_shows_the_traceback(arguments: list[str], library: list[Any]) -> None:
+    library.append(ValueError("the rate is too high"))
+    with pytest.raises(ValueError, match="the rate is too high"):
+        main(arguments)
+
+
+def test_ctrl_c_is_130(library: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    library.append(KeyboardInterrupt())
+    assert main(["demo"]) == 130
+    assert "Interrupted" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["demo", "--out", str(tmp_path / "file" / "demo")]) == 1
+    assert str(tmp_path / "file") in capsys.readouterr().err
