@@ -1,0 +1,40 @@
+# The two commands: `make demo` shows the library at work, `make test` checks it. Both make .venv first if needed.
+
+PYTHON ?= python3
+VENV   := .venv
+STAMP  := $(VENV)/.installed
+BIN    := $(VENV)/bin
+JOBS   ?= 2
+ARGS   ?=
+
+.PHONY: help demo test lint types unit clean
+
+help:
+	@echo "make demo    train, sparsify, compress and draw a small language model (ARGS='--method bayes')"
+	@echo "make test    style, types and all tests (JOBS=2 of them at a time)"
+	@echo "make clean   remove .venv and caches"
+
+demo: $(STAMP)
+	$(BIN)/gatewise demo $(ARGS)
+
+test: lint types unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "gatewise needs Python 3.11 or newer; set one with: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
