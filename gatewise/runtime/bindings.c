@@ -18,6 +18,7 @@ typedef struct {
     PyObject_HEAD
     const gw_network *net;
     int64_t work;    /* multiplications per step and sequence */
+    int32_t phase;   /* turns with every call */
     float *spare;    /* scratch of the last call, if nobody uses it */
     size_t spare_size;
 } Network;
@@ -134,6 +135,7 @@ static PyObject *network_run(Network *self, PyObject *const *args, Py_ssize_t n_
             }
     }
 
+    call.phase = self->phase ^= 1;
     const size_t size = gw_network_scratch(net, &call);
     float *scratch = scratch_take(self, size);
     if (!scratch) {

@@ -27,7 +27,7 @@ class _Matrix(ctypes.Structure):
     """gw_matrix"""
 
     _fields_: ClassVar = [
-        *((name, ctypes.c_int32) for name in ("rows", "cols")),
+        *((name, ctypes.c_int32) for name in ("rows", "cols", "last")),
         *((name, ctypes.c_void_p) for name in ("values", "start", "column", "row")),
     ]
 
@@ -114,7 +114,7 @@ def _address(array: NDArray[Any] | None) -> int | None:
 
 
 def _matrix(m: PackedMatrix) -> _Matrix:
-    return _Matrix(m.rows, m.cols, *map(_address, (m.values, m.start, m.column, m.row)))
+    return _Matrix(m.rows, m.cols, m.last, *map(_address, (m.values, m.start, m.column, m.row)))
 
 
 def _layer(p: PackedLayer) -> _Layer:

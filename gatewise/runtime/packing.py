@@ -39,6 +39,7 @@ class PackedMatrix:
 
     rows: int
     cols: int
+    last: int  # dense: distance between columns of the last panel
     values: Floats
     start: Ints | None = None
     column: Bits | None = None
@@ -52,6 +53,7 @@ class PackedMatrix:
 def pack_matrix(
     w: ArrayLike,  # (rows, cols)
     sparse: bool | None = None,  # None: where it is expected to be faster
+    tight: bool = False,  # spend no bytes on alignment
 ) -> PackedMatrix:
     dense = np.asarray(w, np.float32)
     if dense.ndim != 2:
@@ -62,15 +64,19 @@ def pack_matrix(
         raise ValueError(
             f"a sparse matrix has at most 65535 columns, not {dense.shape[1]}; pack it with sparse=False"
         )
-    return _pack_sparse(dense) if sparse else _pack_dense(dense)
+    return _pack_sparse(dense) if sparse else _pack_dense(dense, tight)
 
 
-def _pack_dense(w: Floats) -> PackedMatrix:
+def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
     rows, cols = w.shape
-    full = rows - rows % PANEL
+    full, rest = rows - rows % PANEL, rows % PANEL
+    # Vectors that cross a cache line cost two reads, which is more than a column padded by less than a half.
+    last = rest if tight or rest < SLICE / 2 else -(-rest // SLICE) * SLICE
+    tail = np.zeros((cols, last), np.float32)
+    tail[:, :rest] = w[full:].T
     panels = w[:full].reshape(full // PANEL, PANEL, cols).transpose(0, 2, 1)
-    values = np.concatenate([panels.ravel(), w[full:].T.ravel(), np.zeros(SLICE, np.float32)])
-    return PackedMatrix(rows, cols, aligned(values, np.float32))
+    values = np.concatenate([panels.ravel(), tail.ravel(), np.zeros(SLICE, np.float32)])
+    return PackedMatrix(rows, cols, last or PANEL, aligned(values, np.float32))
 
 
 def _slice_lengths(w: Floats) -> tuple[Ints, NDArray[np.int64]]:
@@ -93,6 +99,7 @@ def _pack_sparse(w: Floats) -> PackedMatrix:
     return PackedMatrix(
         rows=w.shape[0],
         cols=w.shape[1],
+        last=0,
         values=aligned(values, np.float32),
         start=aligned(start, np.int32),
         column=aligned(column, np.uint16),

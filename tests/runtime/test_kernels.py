@@ -232,8 +232,8 @@ def test_head_multiplies(shape, density, isa):
     w = np.where(rng.random(shape) < density, rng.normal(size=shape), 0)
     bias = rng.normal(size=rows)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
-    for sparse in (False, True):
-        head = pack_matrix(w, sparse), as_float(bias)
+    for sparse, tight in [(False, False), (False, True), (True, False)]:
+        head = pack_matrix(w, sparse, tight), as_float(bias)
         net = bindings.Network([[case.pack()]], 2, head=head, isa=isa)
         plain = bindings.Network([[case.pack()]], 2, isa=isa)
         for n_batch in range(1, 20):

@@ -13,7 +13,7 @@
 #endif
 
 /* A tile holds the sums of up to TILE_ROWS vectors of x with TILE_VECTORS vectors of matrix rows in registers. A lone
- * vector of x meets ONE_VECTORS at a time, in SETS independent sums that hide the latency of the adder. */
+ * vector of x meets ONE_VECTORS at a time, in 2 to SETS independent sums that hide the latency of the adder. */
 #if GW_LANES == 16
 enum { TILE_ROWS = 6, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 4 };
 #elif GW_LANES == 8
@@ -63,11 +63,14 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
     for (; j + sets <= cols; j += sets) {
         GW_UNROLL
         for (int q = 0; q < sets; q++) {
+            vf column[ONE_VECTORS];
+            GW_UNROLL
+            for (int v = 0; v < nv; v++) column[v] = vf_load(w + q * stride + v * GW_LANES);
             GW_UNROLL
             for (int r = 0; r < m; r++) {
                 const vf xr = vf_all(x[r * ldx + q]);
                 GW_UNROLL
-                for (int v = 0; v < nv; v++) sum[q][r][v] += xr * vf_load(w + q * stride + v * GW_LANES);
+                for (int v = 0; v < nv; v++) sum[q][r][v] += xr * column[v];
             }
         }
         x += sets;
@@ -99,7 +102,7 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
 #define TILE(M, V)                                                                    \
     case (M) * 8 + (V):                                                               \
         if ((M) <= TILE_ROWS && (V) <= ((M) == 1 ? ONE_VECTORS : TILE_VECTORS))       \
-            tile(M, V, (M) == 1 ? (int)SETS : (M) * (V) <= 4 ? 2 : 1, a);             \
+            tile(M, V, (M) * (V) > 4 ? 1 : (M) == 1 && (V) <= 2 ? (int)SETS : 2, a);  \
         break;
 #define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3) TILE(M, 4)
 
@@ -109,12 +112,14 @@ static void any_tile(int m, int nv, const tile_args *a) {
 
 /* Panel by panel, so that its weights are still near when the next vectors of x come. */
 static void dense_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
-                          ptrdiff_t ldy) {
+                          ptrdiff_t ldy, int backwards) {
     const int most = m == 1 ? ONE_VECTORS : TILE_VECTORS;
-    const int32_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS;
-    for (int32_t top = 0; top < w->rows; top += GW_PANEL) {
+    const int32_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS, panels = (w->rows + GW_PANEL - 1) / GW_PANEL;
+    for (int32_t p = 0; p < panels; p++) {
+        const int32_t top = (backwards ? panels - 1 - p : p) * GW_PANEL;
         const int32_t width = w->rows - top < GW_PANEL ? w->rows - top : GW_PANEL;
         const float *panel = w->values + (ptrdiff_t)top * w->cols;
+        const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
         for (int32_t lane = 0; lane < width;) {
             const int32_t left = width - lane, vectors = (left + GW_LANES - 1) / GW_LANES;
             const int nv = vectors < most ? vectors : most;
@@ -123,7 +128,7 @@ static void dense_product(const gw_matrix *w, const float *bias, int32_t m, cons
                 const int32_t end = (int32_t)((int64_t)m * (q + 1) / tiles);
                 const tile_args a = {
                     .w = panel + lane,
-                    .stride = width,
+                    .stride = stride,
                     .cols = w->cols,
                     .lanes = covered - (nv - 1) * GW_LANES,
                     .x = x + r * ldx,
@@ -201,10 +206,10 @@ static void sparse_product(const gw_matrix *w, int32_t m, const float *x, ptrdif
     }
 }
 
-void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
-                ptrdiff_t ldy, float *scratch) {
+static void product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                    ptrdiff_t ldy, float *scratch, int backwards) {
     if (!w->start) {
-        dense_product(w, bias, m, x, ldx, y, ldy);
+        dense_product(w, bias, m, x, ldx, y, ldy, backwards);
         return;
     }
     if (bias)
@@ -212,57 +217,49 @@ void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x
     sparse_product(w, m, x, ldx, y, ldy, scratch);
 }
 
+void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                ptrdiff_t ldy, float *scratch) {
+    product(w, bias, m, x, ldx, y, ldy, scratch, 0);
+}
+
 size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
     return w->start && m >= TRANSPOSE_FROM ? (size_t)w->cols * GW_SLICE : 0;
 }
 
-GW_INLINE vf squash(const gw_layer *layer, vf v) {
-    return layer->squash == GW_HARD_SIGMOID ? vf_hard_sigmoid(v) : vf_sigmoid(v);
+/* act(row) in place, for neighbouring rows of one kind: no lane is wasted on constant gates. */
+GW_INLINE void activate(vf (*act)(vf), float *row, int32_t n) {
+    int32_t j = 0;
+    for (; j + GW_LANES <= n; j += GW_LANES) vf_store(row + j, act(vf_load(row + j)));
+    if (j < n) vf_store_first(row + j, act(vf_load_first(row + j, n - j)), n - j);
 }
 
-/* The next GW_LANES neurons of one gate: where its rows go on, which lanes have one, and what the others hold. */
+static void squash_rows(const gw_layer *layer, float *row, int32_t n) {
+    if (layer->squash == GW_HARD_SIGMOID)
+        activate(vf_hard_sigmoid, row, n);
+    else
+        activate(vf_sigmoid, row, n);
+}
+
+/* One gate of all neurons in turn: where its rows go on, which neurons have one, and what the others hold. */
 typedef struct {
     const float *row;
     const uint16_t *live;
     const float *fixed;
 } gate_walk;
 
-enum { ALL_LANES = (1 << GW_LANES) - 1 };
-
-GW_INLINE uint32_t live_lanes(const gate_walk *g, int32_t unit) {
-    return (uint32_t)g->live[unit / GW_BLOCK] >> unit % GW_BLOCK & ALL_LANES;
-}
-
-GW_INLINE vf take_rows(gate_walk *g, uint32_t live) {
-    const vf v = live == ALL_LANES ? vf_load(g->row) : vf_expand(live, g->row);
-    for (uint32_t bits = live; bits; bits &= bits - 1) g->row++;
-    return v;
-}
-
-enum { IS_SIGMOID, IS_TANH };
-
-GW_INLINE vf gate(const gw_layer *layer, int kind, gate_walk *g, int32_t unit) {
-    const uint32_t live = live_lanes(g, unit);
-    const vf fixed = vf_load(g->fixed + unit);
-    if (!live) return fixed;
-    const vf pre = take_rows(g, live);
-    return vf_select(live, kind == IS_TANH ? vf_tanh(pre) : squash(layer, pre), fixed);
-}
-
-GW_INLINE vf gate_or_bias(gate_walk *g, int32_t unit) {
-    const uint32_t live = live_lanes(g, unit);
-    const vf fixed = vf_load(g->fixed + unit);
-    return live ? vf_select(live, take_rows(g, live), fixed) : fixed;
-}
-
-static gate_walk walk(const gw_layer *layer, int k, const float *rows) {
-    const int32_t padded = GW_PADDED(layer->n_units);
-    const gate_walk g = {
-        .row = rows,
-        .live = layer->live + (ptrdiff_t)k * (padded / GW_BLOCK),
-        .fixed = layer->fixed + (ptrdiff_t)k * padded,
-    };
+static gate_walk walk(const gw_layer *layer, int k, const float *row) {
+    const ptrdiff_t padded = GW_PADDED(layer->n_units);
+    const gate_walk g = {row, layer->live + k * (padded / GW_BLOCK), layer->fixed + k * padded};
     return g;
+}
+
+/* The gate of neurons unit .. unit + GW_LANES - 1. */
+GW_INLINE vf next(gate_walk *g, int32_t unit) {
+    const uint32_t all = (1u << GW_LANES) - 1, live = (uint32_t)g->live[unit / GW_BLOCK] >> unit % GW_BLOCK & all;
+    const float *row = g->row;
+    if (!live) return vf_load(g->fixed + unit);
+    for (uint32_t bits = live; bits; bits &= bits - 1) g->row++;
+    return live == all ? vf_load(row) : vf_select(live, vf_expand(live, row), vf_load(g->fixed + unit));
 }
 
 /* h = s * scale of neurons unit .. unit + GW_LANES - 1, as far as there are some. */
@@ -275,14 +272,17 @@ GW_INLINE void emit(const gw_layer *layer, int32_t unit, vf s, float *y) {
         vf_store_first(y + unit, layer->scale ? s * vf_load_first(layer->scale + unit, left) : s, left);
 }
 
-/* pre: (R) and GW_BLOCK readable floats after it; s, c: (P); y: (K) or NULL. */
-static void lstm_gates(const gw_layer *layer, const float *pre, float *s, float *c, float *y) {
-    gate_walk i = walk(layer, 0, pre + layer->gate_start[0]), f = walk(layer, 1, pre + layer->gate_start[1]);
-    gate_walk g = walk(layer, 2, pre + layer->gate_start[2]), o = walk(layer, 3, pre + layer->gate_start[3]);
+/* pre: (R), overwritten, and GW_BLOCK readable floats after it; s, c: (P); y: (K) or NULL. */
+static void lstm_gates(const gw_layer *layer, float *pre, float *s, float *c, float *y) {
+    const int32_t *start = layer->gate_start, rows = layer->w_ih.rows;
+    gate_walk i = walk(layer, 0, pre + start[0]), f = walk(layer, 1, pre + start[1]);
+    gate_walk g = walk(layer, 2, pre + start[2]), o = walk(layer, 3, pre + start[3]);
+    squash_rows(layer, pre, start[2]);
+    activate(vf_tanh, pre + start[2], start[3] - start[2]);
+    squash_rows(layer, pre + start[3], rows - start[3]);
     for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
-        const vf added = gate(layer, IS_SIGMOID, &i, unit) * gate(layer, IS_TANH, &g, unit);
-        const vf cell = gate(layer, IS_SIGMOID, &f, unit) * vf_load(c + unit) + added;
-        const vf state = gate(layer, IS_SIGMOID, &o, unit) * vf_tanh(cell);
+        const vf cell = next(&f, unit) * vf_load(c + unit) + next(&i, unit) * next(&g, unit);
+        const vf state = next(&o, unit) * vf_tanh(cell);
         vf_store(c + unit, cell);
         vf_store(s + unit, state);
         emit(layer, unit, state, y);
@@ -290,14 +290,14 @@ static void lstm_gates(const gw_layer *layer, const float *pre, float *s, float 
 }
 
 /* pre as above; rec: (R_n), the recurrent half of the candidate, and GW_BLOCK readable floats after it. */
-static void gru_gates(const gw_layer *layer, const float *pre, const float *rec, float *s, float *y) {
-    gate_walk r = walk(layer, 0, pre + layer->gate_start[0]), u = walk(layer, 1, pre + layer->gate_start[1]);
-    gate_walk n = walk(layer, 2, pre + layer->gate_start[2]), n_rec = walk(layer, 2, rec);
+static void gru_gates(const gw_layer *layer, float *pre, const float *rec, float *s, float *y) {
+    const int32_t *start = layer->gate_start;
+    gate_walk r = walk(layer, 0, pre + start[0]), u = walk(layer, 1, pre + start[1]);
+    gate_walk n = walk(layer, 2, pre + start[2]), n_rec = walk(layer, 2, rec);
     n_rec.fixed = layer->fixed_hn;
+    squash_rows(layer, pre, start[2]);
     for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
-        const vf reset = gate(layer, IS_SIGMOID, &r, unit);
-        const vf update = gate(layer, IS_SIGMOID, &u, unit);
-        const vf candidate = vf_tanh(gate_or_bias(&n, unit) + reset * gate_or_bias(&n_rec, unit));
+        const vf update = next(&u, unit), candidate = vf_tanh(next(&n, unit) + next(&r, unit) * next(&n_rec, unit));
         const vf state = candidate + update * (vf_load(s + unit) - candidate);
         vf_store(s + unit, state);
         emit(layer, unit, state, y);
@@ -330,9 +330,11 @@ GW_INLINE void pick(const int32_t *which, int32_t n, const float *from, float *t
         for (int32_t j = 0; j < n; j++) to[j] = from[which[j]];
 }
 
-/* s += recurrent products for the n running sequences; pre: (n, R); rec: (n, R_n). */
-static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t n, const float *s, float *pre,
-                               float *rec, float *scratch) {
+/* pre (n, R) += recurrent products of the n running sequences; rec (n, R_n): those of the GRU's candidate.
+ * Weights larger than a cache are walked to and fro, so that a step begins with what the last one left there. */
+static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t step, int32_t n, const float *s,
+                               float *pre, float *rec, float *scratch) {
+    const int backwards = (step + batch->phase) % 2;
     const int32_t n_rec = layer->w_hh.cols;
     ptrdiff_t lds = GW_PADDED(layer->n_units);
     float *picked = scratch;
@@ -342,9 +344,11 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
         lds = n_rec;
         scratch += (ptrdiff_t)n * n_rec;
     }
-    gw_product(&layer->w_hh, NULL, n, s, lds, pre, layer->w_ih.rows, scratch);
-    if (layer->cell == GW_GRU)
-        gw_product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch);
+    if (backwards && layer->cell == GW_GRU)
+        product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, backwards);
+    product(&layer->w_hh, NULL, n, s, lds, pre, layer->w_ih.rows, scratch, backwards);
+    if (!backwards && layer->cell == GW_GRU)
+        product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, backwards);
 }
 
 /* Input projections of steps first .. end-1, (running sequences of each step, R), one after the other. */
@@ -404,7 +408,7 @@ void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_s
         float *now = pre;
         for (int32_t step = first; step < end; step++) {
             const int32_t n = running(batch, step);
-            recurrent_products(layer, batch, n, s, now, rec, rest);
+            recurrent_products(layer, batch, step, n, s, now, rec, rest);
             for (int32_t b = 0; b < n; b++, now += rows) {
                 const ptrdiff_t at = sequence_row(batch, b);
                 float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;

@@ -34,15 +34,16 @@
 /* A matrix (rows, cols) in one of two packed forms, made once by packing.py.
  *
  * Dense, start == NULL. Rows p*64 .. p*64+63 form a panel, stored as (cols, 64): column after column. The last panel
- * is as wide as the rows that are left, w, and stored as (cols, w). 16 zeros follow, because kernels read whole
- * vectors and ignore the lanes past the last row.
+ * is stored as (cols, last): the rows that are left, or more for the sake of alignment. 16 floats follow, because
+ * kernels read whole vectors and ignore the lanes past the last row.
  *
  * Sparse. Rows are sorted by their number of nonzeros and cut into S slices of 16. Slice q holds entries
  * start[q] .. start[q+1]-1, each 16 values with their columns, one lane per row; short rows are filled with 0 * x[0].
  */
 typedef struct {
     int32_t rows, cols;
-    const float *values;    /* dense: rows * cols + 16; sparse: (start[S], 16) */
+    int32_t last;           /* dense: distance between columns of the last panel */
+    const float *values;    /* dense: panels + 16; sparse: (start[S], 16) */
     const int32_t *start;   /* (S + 1), or NULL: dense */
     const uint16_t *column; /* (start[S], 16) */
     const int32_t *row;     /* (rows): the row held by lane i % 16 of slice i / 16 */
@@ -82,6 +83,7 @@ typedef struct {
 typedef struct {
     int32_t steps, size;    /* T, B */
     int32_t reverse;        /* nonzero: each sequence runs from its last step to its first */
+    int32_t phase;          /* steps done before, or anything: odd and even steps walk the weights in opposite ways */
     const int32_t *lengths; /* (B) in 0..T, never rising, or NULL: all T */
     const int32_t *order;   /* (B) row b here is row order[b] of input, output and state, or NULL: row b */
 } gw_batch;

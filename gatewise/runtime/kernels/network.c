@@ -129,7 +129,7 @@ static void run_part(void *context, int part) {
     float *const scratch = (float *)(sorted + n);
     const gw_steps y = {call->y.data + begin * call->y.batch, call->y.time, call->y.batch};
     const float *last_state[2] = {NULL, NULL};
-    gw_batch batch = {.steps = call->steps, .size = n};
+    gw_batch batch = {.steps = call->steps, .size = n, .phase = call->phase};
     gw_const_steps x = *work->x;
     gw_words words = *work->words;
     float *state = call->state;

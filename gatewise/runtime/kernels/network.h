@@ -30,6 +30,7 @@ typedef struct {
     float *state;           /* gw_network_state(B) floats, read and overwritten */
     gw_steps y;             /* gw_network_width() floats per step, or per sequence if `final` */
     int32_t threads;        /* at most this many */
+    int32_t phase;          /* see gw_batch */
 } gw_call;
 
 int32_t gw_network_width(const gw_network *net);

@@ -198,11 +198,10 @@ GW_INLINE void vf_exp_parts(vf x, vf *scale, vf *rest) {
     vf n = t - shift;
     vf r = x - n * ln2_high - n * ln2_low;
     /* Minimax on |r| <= log(2) / 2: relative error of exp below 2e-8 before rounding. */
-    vf p = r * 0.00138436072f + 0.00837419555f;
-    p = p * r + 0.0416680053f;
-    p = p * r + 0.166664302f;
-    p = p * r + 0.49999994f;
-    *rest = p * (r * r) + r;
+    vf r2 = r * r;
+    vf high = r2 * 0.00138436072f + (r * 0.00837419555f + 0.0416680053f);
+    vf low = r * 0.166664302f + 0.49999994f;
+    *rest = (r2 * high + low) * r2 + r;
     *scale = vf_from_bits((vf_bits(t) << 23) + (127u << 23));
 }
 
