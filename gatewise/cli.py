@@ -8,6 +8,7 @@ belong inside it, so that `gatewise --help` answers at once. What it raises beco
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,7 +23,7 @@ from typer.core import TyperGroup
 import gatewise
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-TRY = "Try it"
+TRY, TRAIN = "Try it", "Train and evaluate"
 
 
 class Commands(TyperGroup):
@@ -84,6 +85,94 @@ def demo(
 
     view = View()
     view.result(run_demo(Settings(method=method.value, seed=seed), out, view), TITLES[method.value])
+
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; repeatable."),
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with the corpora; else GATEWISE_DATA, else they are downloaded.")
+]
+
+
+@app.command(rich_help_panel=TRAIN, epilog="Example: gatewise data word-ptb --data-dir corpora")
+def data(
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="word-ptb, char-ptb, imdb, agnews; all four by default.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Find or download the corpora and count them."""
+    from gatewise.tasks import DataError
+    from gatewise.tasks.setup import corpora
+
+    missing = 0
+    for line, found in corpora(tasks, data_dir):
+        typer.echo(line, err=not found)
+        missing += not found
+    if missing:
+        raise DataError(f"{missing} of the corpora cannot be used.")
+
+
+@app.command(
+    rich_help_panel=TRAIN, epilog="Example: gatewise train ptb-word-small-prune-wgn --set train.seed=1"
+)
+def train(
+    recipe: Annotated[str, typer.Argument(help="A name from --list, or a .toml file of your own.")] = "",
+    changes: Changes = None,
+    data_dir: DataDir = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin that run anew.")] = False,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
+    graph: Annotated[bool, typer.Option(help="Capture steps in CUDA graphs.")] = True,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files too.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
+) -> None:
+    """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
+    from gatewise.tasks import recipe as recipes
+    from gatewise.tasks.trainer import Options, result_line
+    from gatewise.tasks.trainer import train as run
+
+    if listed:
+        for name in recipes.names():
+            typer.echo(f"{name:32s}{recipes.load(name).title}")
+        return
+    if not recipe:
+        raise typer.BadParameter("name a recipe; gatewise train --list shows them.")
+    chosen = recipes.load(recipe, changes or [])
+    where = out or Path("runs") / chosen.name
+    result = run(
+        chosen, Options(where, data_dir, device, resume, overwrite, checkpoint_every, graph, tensorboard)
+    )
+    typer.echo(json.dumps(result) if as_json else f"{where}: {result_line(result)}")
+
+
+@app.command(rich_help_panel=TRAIN, epilog="Example: gatewise evaluate runs/ptb-word-small-prune-wgn/model")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model, or of the run that made it.")],
+    task: Annotated[
+        str | None, typer.Option(help="Recipe that says which data and how; the run's own by default.")
+    ] = None,
+    changes: Changes = None,
+    data_dir: DataDir = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
+) -> None:
+    """Compute quality and counts of a saved compact model again, from the data."""
+    from gatewise.tasks.saved import evaluate_saved
+
+    quality, report = evaluate_saved(model, task, changes, data_dir, device)
+    if as_json:
+        typer.echo(json.dumps(quality | {"counts": report.to_dict()}))
+        return
+    for key, value in quality.items():
+        if value:
+            typer.echo(f"{key}: {value:.4f}" if isinstance(value, float) else f"{key}: {value}")
+    typer.echo(f"\n{report}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

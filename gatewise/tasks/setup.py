@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from gatewise.tasks.initial import initialise
 from gatewise.tasks.language import Chunks, LanguageData, Windows, char_ptb, text_file, word_ptb
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.objectives import Objective
-from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.recipe import Recipe, RecipeError, parse, suggestion
 from gatewise.tasks.series import SeriesData, npz_series
+from gatewise.tasks.sources import DataError
 from gatewise.tasks.vectors import find_vectors, pretrained_rows
 
 Corpus = LanguageData | TextData | SeriesData
 SPLITS = ("train", "valid", "test")
+PAPER_TASKS = ("word-ptb", "char-ptb", "imdb", "agnews")
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
 EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
 
@@ -78,6 +81,28 @@ def describe(corpus: Corpus) -> str:
     if isinstance(corpus, TextData):
         return f"{sizes} texts, {corpus.embedding_rows:,} rows of words, {len(corpus.classes)} classes"
     return f"{sizes} sequences of {corpus.n_inputs} numbers, {corpus.kind}"
+
+
+def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterator[tuple[str, bool]]:
+    """One line per corpus: its sizes and notes, or why it cannot be used; and whether it can."""
+    for task in tasks or PAPER_TASKS:
+        if task not in PAPER_TASKS:
+            raise RecipeError(f"no corpus {task!r}{suggestion(task, PAPER_TASKS)}")
+        try:
+            corpus = load_data(
+                parse(
+                    {
+                        "data": {"task": task, "batch": 1},
+                        "model": {"hidden": 1},
+                        "train": {"epochs": 1, "lr": 1},
+                    }
+                ),
+                data_dir,
+            )
+        except DataError as error:
+            yield f"{task}: {error}", False
+        else:
+            yield f"{task}: {describe(corpus)}" + (f"; note: {corpus.note}" if corpus.note else ""), True
 
 
 def objective_of(recipe: Recipe, corpus: Corpus) -> Objective:

@@ -1,0 +1,60 @@
+"""evaluate_saved(): quality and counts of a saved compact model, from the data and the file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatewise.export import load
+from gatewise.report import Report, measure
+from gatewise.tasks import recipe as recipes
+from gatewise.tasks.evaluation import Evaluator
+from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.setup import describe, load_data, make_feeds, objective_of
+from gatewise.tasks.trainer import MODEL, RECIPE
+
+SPLITS = ("valid", "test")
+
+
+def recipe_of(model: Path, task: str | None, changes: list[str]) -> Recipe:
+    """The recipe that is named; without a name the one beside the model, as `gatewise train` leaves it."""
+    if task is not None:
+        return recipes.load(task, changes)
+    beside = model.parent / RECIPE
+    if beside.is_file():
+        return recipes.load(beside, changes)
+    raise RecipeError(
+        f"{model}: there is no {RECIPE} beside it that says which data and how. Name a recipe with --task, for "
+        "instance --task ptb-word-small-prune-wgn."
+    )
+
+
+def evaluate_saved(
+    path: Path,
+    task: str | None = None,
+    changes: list[str] | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "cpu",
+) -> tuple[dict[str, Any], Report]:
+    """Qualities by split and data notes, and the counts. `path` is a model's folder or the run's folder above it."""
+    if (path / MODEL).is_dir():
+        path = path / MODEL
+    recipe = recipe_of(path, task, changes or [])
+    model = load(path).to(device).eval()
+    corpus = load_data(recipe, data_dir)
+    objective, place = objective_of(recipe, corpus), torch.device(device)
+    feeds = make_feeds(recipe, corpus, place)
+    found: dict[str, Any] = {"task": recipe.name, "data": describe(corpus), "note": corpus.note}
+    for split in SPLITS:
+        try:
+            found[f"{split}_{objective.quality}"] = Evaluator(
+                model, objective, getattr(feeds, split), place, graph=False
+            )()
+        except (IndexError, RuntimeError) as error:
+            raise RecipeError(
+                f"{path}: the model does not fit the data of {recipe.name} ({str(error).splitlines()[0]}). Name the "
+                "recipe it was trained with: --task."
+            ) from error
+    return found, measure(model)
