@@ -157,6 +157,7 @@ class VariationalEmbedding(Posterior, nn.Embedding):
     @classmethod
     def convert(cls, dense: nn.Embedding, batch_dim: int) -> VariationalEmbedding:
         new = cls(dense.num_embeddings, dense.embedding_dim, dense.padding_idx, device="meta")
+        new.scale_grad_by_freq = dense.scale_grad_by_freq
         new.weight, new.batch_dim = dense.weight, batch_dim
         new.register_parameter("word_scale", None)
         return new
@@ -168,7 +169,8 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         return None if self.word_scale is None else self.masked("word_scale")
 
     def forward(self, input: Tensor) -> Tensor:  # word ids of any shape
-        vectors = F.embedding(input, self.drawn("weight"), self.padding_idx)
+        weight = self.drawn("weight")
+        vectors = F.embedding(input, weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq)
         if self.word_scale is not None:
             vectors = vectors * self._word_scales(input).unsqueeze(-1)
         if self.training and self.padding_idx is not None:

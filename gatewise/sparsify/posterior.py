@@ -88,8 +88,8 @@ class SampleAndKL(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *sample_grads, kl_grad = grads if len(grads) > 1 else (*[None] * ctx.n, grads[0])
         means, log_sigmas, samples = (ctx.saved_tensors[k * ctx.n : (k + 1) * ctx.n] for k in range(3))
-        mean_grads = [torch.empty_like(m) for m in means]
-        sigma_grads = [torch.empty_like(ls) for ls in log_sigmas]
+        mean_grads = [torch.empty_like(m, memory_format=torch.contiguous_format) for m in means]
+        sigma_grads = [torch.empty_like(m, memory_format=torch.contiguous_format) for m in means]
         for k, grad in enumerate(sample_grads):
             given = samples[k] if grad is None else grad.contiguous()
             parts = chunks(means[k], log_sigmas[k], samples[k], given, mean_grads[k], sigma_grads[k])

@@ -122,10 +122,14 @@ class Variational:
         """KL / n_train, times the warm-up weight if there is one."""
         means, log_sigmas = self._parameters()
         versions = [p._version for p in (*means, *log_sigmas)]
-        if self._kl is not None and self._kl[1] == versions:
+        if (
+            self._kl is not None
+            and self._kl[1] == versions
+            and self._kl[0].requires_grad == torch.is_grad_enabled()
+        ):
             total = self._kl[
                 0
-            ]  # computed with the samples of the last forward pass, whose weights are still in place
+            ]  # came with the samples of the last forward pass, whose weights are still in place
         else:
             total = total_kl(means, log_sigmas, self.form)
         self._kl = None
@@ -169,6 +173,13 @@ class Variational:
         for layer in layers:
             layer.samples = {name: by_mean[id(getattr(layer, name))] for name in layer.posterior_names()}
         self._kl = total, [p._version for p in (*means, *log_sigmas)]
+        for sample in samples:
+            if sample.requires_grad:
+                sample.register_hook(self._went_back)
+
+    def _went_back(self, grad: Tensor) -> None:
+        """A backward pass through the samples frees what their KL would need for one of its own."""
+        self._kl = None
 
     def _end(self, model: nn.Module, args: Any, output: Any) -> None:
         for layer in model.modules():
@@ -260,9 +271,13 @@ def warn_untraced(graph: ReaderGraph, chosen: Mapping[str, nn.Module]) -> None:
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put `new` wherever `old` is a child, with its hooks."""
-    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    flags = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+    for hooks in (*kinds, *flags):
         setattr(new, hooks, getattr(old, hooks))
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
+        for name, child in list(
+            parent._modules.items()
+        ):  # named_children() would give a child of two names once
             if child is old:
                 setattr(parent, name, new)
