@@ -27,6 +27,7 @@ MODULE_POINTWISE = {
     "Dropout1d": "",
 }
 SCORES = ("softmax", "log_softmax")
+LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
 
 class ChainError(ValueError):
@@ -93,6 +94,28 @@ class HalfState:
     direction: int
 
 
+@dataclass(frozen=True)
+class Size:
+    """The length of an axis, as forward() asks for it."""
+
+    axis: Any
+
+
+def axis_at(x: Value, dim: Any) -> Any:
+    """The axis that a dimension, counted from either end, stands for."""
+    return x.axes[dim] if isinstance(dim, int) and -len(x.axes) <= dim < len(x.axes) else None
+
+
+def width_of(steps: tuple[Step, ...]) -> int | None:
+    """The number of channels after the steps, where a layer says it."""
+    module = next((step.module for step in reversed(steps) if step.module is not None), None)
+    if module is None:
+        return None
+    if cell_of(module) is not None:
+        return int(module.hidden_size) * (2 if module.bidirectional else 1)  # type: ignore[arg-type]
+    return int(module.out_features if isinstance(module, nn.Linear) else module.embedding_dim)  # type: ignore[arg-type]
+
+
 def find_chain(model: nn.Module) -> Chain:
     """The chain a model computes.
 
@@ -123,23 +146,26 @@ class Walk:
         self.batch_axis: int | None = None
 
     def through(self, graph: fx.Graph) -> Chain:
+        layers = [self.model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"]
+        words = any(isinstance(layer, nn.Embedding) for layer in layers)
         first = True
         for node in graph.nodes:
             if node.op == "placeholder":
-                self.values[node] = Value((), (0, 1)) if first else None
+                self.values[node] = Value((), (0, 1) if words else (0, 1, "C")) if first else None
                 first = False
             elif node.op == "output":
                 return self.finish(node.args[0])
             else:
-                args, kwargs = (
-                    fx.map_arg(node.args, self.values.get),
-                    fx.map_arg(node.kwargs, self.values.get),
-                )
-                on_path = any(
-                    isinstance(leaf, Value | LastStates | HalfState) for leaf in leaves([args, kwargs])
-                )
-                self.values[node] = self.visit(node, list(args), kwargs) if on_path else None
+                args, kwargs = (fx.map_arg(given, self.values.get) for given in (node.args, node.kwargs))
+                self.values[node] = self.follow(node, list(args), dict(kwargs))
         raise ChainError(f"forward() returns nothing. {WAY_OUT}")
+
+    def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """What a node makes of values on the path; None for what leads to no answer."""
+        if any(isinstance(leaf, Value | LastStates | HalfState) for leaf in leaves([args, kwargs])):
+            return self.visit(node, args, kwargs)
+        of_sizes = node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int)
+        return args[0][args[1]] if of_sizes else None
 
     def refuse(self, node: fx.Node | str, why: str) -> ChainError:
         return ChainError(f"{node}: {why}, so the model is not a chain of layers. {WAY_OUT}")
@@ -150,9 +176,12 @@ class Walk:
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         if target is getattr and args[1] in ("shape", "device", "dtype", "ndim"):
-            return None
+            return (
+                tuple(map(Size, args[0].axes)) if args[1] == "shape" and isinstance(args[0], Value) else None
+            )
         if name in ("size", "dim"):
-            return None
+            sizes = tuple(map(Size, args[0].axes)) if name == "size" and isinstance(args[0], Value) else None
+            return sizes[args[1]] if sizes and len(args) > 1 else sizes
         x = args[0]
         if isinstance(x, tuple | list) and name in ("cat", "concat"):
             return self.joined_states(node, list(x), args[1:], kwargs)
@@ -164,10 +193,7 @@ class Walk:
             return x
         if name in POINTWISE:
             return replace(x, steps=(*x.steps, Step("pointwise", POINTWISE[name])))
-        if name in SCORES and (kwargs.get("dim", args[1] if len(args) > 1 else None)) in (
-            -1,
-            len(x.axes) - 1,
-        ):
+        if name in SCORES and axis_at(x, kwargs.get("dim", args[1] if len(args) > 1 else None)) == "C":
             return replace(x, steps=(*x.steps, Step(name)))
         return self.reshaped(node, name, x, args[1:])
 
@@ -180,10 +206,11 @@ class Walk:
         if name == "permute":
             return replace(x, axes=tuple(x.axes[d] for d in spread(tuple(args))))
         channels_last = len(x.axes) == 3 and x.axes[-1] == "C"
-        rows = name in ("view", "reshape") and len(spread(tuple(args))) == 2 and spread(tuple(args))[0] == -1
+        sizes = spread(tuple(args))
+        rows = name in ("view", "reshape") and sizes in ((-1, width_of(x.steps)), (-1, Size("C")))
         if channels_last and (rows or (name == "flatten" and tuple(args) in ((0, 1), (0, -2)))):
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
-        if name == "squeeze" and args and args[0] in (-1, len(x.axes) - 1) and x.axes[-1] == "C":
+        if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
         raise self.refuse(node, f"{name}() is not a link of a chain")
 
@@ -198,9 +225,8 @@ class Walk:
             return self.recurrent(node, name, module, x)
         if isinstance(module, nn.Embedding) and not x.steps:
             return Value((Step("embedding", name, module),), (*x.axes, "C"))
-        axes = x.axes if x.steps else (0, 1, "C")  # an input that meets no embedding is a sequence of vectors
-        if isinstance(module, nn.Linear) and axes[-1] == "C":
-            return replace(x, steps=(*x.steps, Step("linear", name, module)), axes=axes)
+        if isinstance(module, nn.Linear) and x.axes[-1] == "C":
+            return replace(x, steps=(*x.steps, Step("linear", name, module)))
         if kind in MODULE_POINTWISE:
             function = MODULE_POINTWISE[kind]
             return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x
@@ -214,7 +240,7 @@ class Walk:
         for given, what in ((hx, "initial state"), (mask, "mask")):
             if given is not None and not all(comes_from_argument(leaf) for leaf in leaves(given)):
                 raise self.refuse(name, f"its {what} is computed by forward()")
-        axes = x.axes if x.steps else (0, 1, "C")
+        axes = x.axes
         if len(axes) != 3 or axes[-1] != "C":
             raise self.refuse(name, "it does not read sequences of channels")
         batch = axes[0] if module.batch_first else axes[1]
@@ -278,6 +304,10 @@ class Walk:
         axes = (*value.axes, "C") if value.squeezed else value.axes
         rows = next((axis for axis in axes if isinstance(axis, tuple)), None)
         layout = "RC" if rows else "".join(names[axis] for axis in axes)
+        if layout not in LAYOUTS:
+            raise ChainError(
+                f"forward() returns its answer with the axes {layout}, not {', '.join(LAYOUTS)}. {WAY_OUT}"
+            )
         return Chain(
             value.steps,
             self.batch_axis,

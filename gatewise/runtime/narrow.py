@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compress
 from gatewise.layout import Cell
-from gatewise.runtime.chain import Chain, ChainError, find_chain
+from gatewise.runtime.chain import SCORES, Chain, ChainError, find_chain
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -39,7 +39,8 @@ class Recurrence:
     w_hh: Floats  # (R, n_rec)
     bias: Floats  # (G, K)
     bias_gated: Floats  # (gates with a gated recurrent half, K)
-    scale: Floats  # (K,)
+    scale: Floats  # (K,) 1 inside a stack, whose next level has this z_h in its columns
+    state_scale: Floats  # (K,) z_h: the caller's h is s * state_scale
     neurons: Ints  # (K,) their original numbers
     hidden: int  # H
     reverse: bool
@@ -126,9 +127,9 @@ class Narrower:
         self.links: list[Link] = []
 
     def through(self, chain: Chain) -> NarrowChain:
-        first = chain.steps[0].module
         n_inputs = 0
         if not chain.words:
+            first = next(step.module for step in chain.steps if step.module is not None)
             size = getattr(first, "in_features", None) or getattr(first, "input_size", None)
             assert isinstance(size, int)
             n_inputs = self.width = size
@@ -174,11 +175,11 @@ class Narrower:
         gated = len(layer.cell.gated_recurrent)
         apart = layer.bias_gated
         bias_gated = np.zeros((gated, kept), np.float32) if apart is None else floats(apart)
-        # Inside a stack the layer above has this z_h in its columns already.
-        scale = floats(layer.neuron_scale) if top else np.ones(kept, np.float32)
+        z_h = floats(layer.neuron_scale)
+        scale = z_h if top else np.ones(kept, np.float32)
         return Recurrence(
             inputs, integers(layer.recurrent), slots, w_ih, floats(layer.weight_hh), bias, bias_gated, scale,
-            integers(layer.neurons), layer.width, reverse,
+            z_h, integers(layer.neurons), layer.width, reverse,
         )  # fmt: skip
 
     def linear(self, module: CompactLinear) -> None:
@@ -196,11 +197,25 @@ class Narrower:
         return np.ascontiguousarray(weight[:, present]), at[present], constant.astype(np.float32)
 
     def function(self, name: str) -> None:
+        if name in SCORES:
+            self.restore()
         self.links.append(Function(name))
         if name in AT_ZERO:
             self.removed = {"relu": max(self.removed, 0.0), "tanh": math.tanh(self.removed)}.get(
                 name, 1 / (1 + math.exp(-self.removed))
             )
+
+    def restore(self) -> None:
+        """Scores weigh all channels against each other: removed ones come back as the constants they are."""
+        if len(self.kept) == self.width:
+            return
+        weight = np.zeros((self.width, len(self.kept)), np.float32)
+        weight[self.kept, np.arange(len(self.kept))] = 1
+        bias = self.constant_channels()
+        bias[self.kept] = 0
+        everything = np.arange(self.width)
+        self.links.append(Affine(np.arange(len(self.kept)), weight, bias, everything, self.width))
+        self.kept, self.removed = everything, 0.0
 
     def constant_channels(self) -> Floats:
         """The whole output as far as it is constant: zeros or f(0) for removed channels."""

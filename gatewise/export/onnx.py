@@ -1,0 +1,425 @@
+"""to_onnx(small, "model.onnx"): a chain of compact layers as an ONNX graph.
+
+    input    x          as forward() takes it: float32 vectors or int64 word ids, batch and time of any size
+             lengths    int32 (B), if asked for: sequences are padded on the right
+             h0, c0     (layers * directions, B, H) of the recurrent layer, in the original width and scale
+    output   y          as forward() gives it
+             hn, cn     the last states, in the same form
+
+Every layer and direction is one LSTM or GRU node of its own width, which runtimes have fast code for. ONNX has no
+word for a constant gate: its row is zero. With several recurrent layers states bear their names: `rnn.h0`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from gatewise.layout import Cell
+from gatewise.runtime.narrow import (
+    Affine,
+    Floats,
+    Function,
+    Ints,
+    Level,
+    NarrowChain,
+    Recurrence,
+    Table,
+    narrow_chain,
+)
+
+GATES = {"LSTM": ("i", "o", "f", "g"), "GRU": ("u", "r", "n")}  # the order of rows in ONNX
+OPSETS = (15, 23)  # Shape with a range; the last one whose operators were tried
+OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+
+
+def to_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    opset: int = 17,
+    states: bool | None = None,
+    lengths: bool = False,
+) -> Path:
+    """Write a compact model, or any chain after compress(), as one .onnx file; checked, and whole or not at all.
+
+    Args:
+        states: whether initial states are inputs and last states outputs. None: where forward() returns them.
+        lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros, and
+            the last step is that of the sequence.
+
+    Raises:
+        ChainError: the model is not a chain of layers.
+        ImportError: the package onnx is not installed.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("to_onnx() needs the package onnx: pip install gatewise[onnx]") from error
+    if not OPSETS[0] <= opset <= OPSETS[1]:
+        raise ValueError(f"opset={opset}: expected one from {OPSETS[0]} to {OPSETS[1]}.")
+    narrow = narrow_chain(model)
+    writer = Writer(narrow, narrow.chain.returns_state if states is None else states, lengths)
+    proto = writer.model(opset)
+    onnx.checker.check_model(proto, full_check=True)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(proto.SerializeToString())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor on its way, its channels last. Runtimes trip over width 0, so no channels are one column of zeros."""
+
+    name: str
+    width: int
+    scale: Floats | None = None  # (width,) to be multiplied in by whoever reads it
+    sequence: bool = True  # (T, B, channels), else (B, channels)
+
+    @property
+    def columns(self) -> int:
+        return max(self.width, 1)
+
+
+class Graph:
+    """Nodes and constants with names of their own."""
+
+    def __init__(self) -> None:
+        from onnx import helper, numpy_helper
+
+        self.helper, self.to_tensor = helper, numpy_helper.from_array
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        (name,) = self.add_many(operator, inputs, [True], **attributes)
+        return name
+
+    def add_many(
+        self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
+    ) -> list[str]:
+        """The names of a node's outputs; those that nobody wants are empty, which in ONNX means absent."""
+        names = [
+            f"{operator}_{len(self.nodes)}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)
+        ]
+        self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
+        return names
+
+    def constant(self, array: NDArray[Any]) -> str:
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.known:
+            self.known[key] = f"constant_{len(self.constants)}"
+            self.constants.append(self.to_tensor(np.ascontiguousarray(array), self.known[key]))
+        return self.known[key]
+
+    def integers(self, *numbers: int) -> str:
+        return self.constant(np.array(numbers, np.int64))
+
+    def rename(self, old: str, new: str) -> None:
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+
+
+class Writer:
+    """Walks the links of a narrow chain and writes the nodes of each."""
+
+    def __init__(self, narrow: NarrowChain, states: bool, lengths: bool) -> None:
+        self.narrow, self.states, self.lengths = narrow, states, "lengths" if lengths else ""
+        self.graph = Graph()
+        levels = [link for link in narrow.links if isinstance(link, Level)]
+        self.modules = list(dict.fromkeys(level.module for level in levels))
+        self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
+        self.finals: dict[str, list[list[str]]] = {
+            name: [] for name in self.modules
+        }  # per place: h, or h and c
+        batch_first = narrow.chain.batch_axis == 0
+        self.time_first = "x"
+        if batch_first:
+            self.time_first = self.graph.add(
+                "Transpose", "x", perm=[1, 0] if narrow.chain.words else [1, 0, 2]
+            )
+
+    def model(self, opset: int) -> Any:
+        import gatewise
+
+        helper = self.graph.helper
+        answer = self.walk()
+        self.graph.rename(answer, "y")
+        inputs, outputs = self.signature()
+        graph = helper.make_graph(self.graph.nodes, "gatewise", inputs, outputs, self.graph.constants)
+        version = [helper.make_opsetid("", opset)]
+        return helper.make_model(
+            graph,
+            opset_imports=version,
+            ir_version=helper.find_min_ir_version_for(version),
+            producer_name="gatewise",
+            producer_version=gatewise.__version__,
+        )
+
+    def signature(self) -> tuple[list[Any], list[Any]]:
+        """Inputs and outputs with their shapes; gives the last states their names."""
+        from onnx import TensorProto
+
+        def tensor(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> Any:
+            return self.graph.helper.make_tensor_value_info(name, kind, shape)
+
+        chain = self.narrow.chain
+        frame = ["batch", "time"] if chain.batch_axis == 0 else ["time", "batch"]
+        x = (
+            tensor("x", frame, TensorProto.INT64)
+            if chain.words
+            else tensor("x", [*frame, self.narrow.n_inputs])
+        )
+        axes = {"T": "time", "B": "batch", "R": "rows", "C": self.narrow.width}
+        shape = [axes[axis] for axis in chain.output_axes]
+        inputs, outputs = [x], [tensor("y", shape[:-1] if chain.squeezed else shape)]
+        if self.lengths:
+            inputs.append(tensor("lengths", ["batch"], TensorProto.INT32))
+        for module in self.modules if self.states else ():
+            places = self.finals[module]
+            hidden = self.levels[module][0].directions[0].hidden
+            for part, names in enumerate(zip(*places)):
+                last = names[0] if len(names) == 1 else self.graph.add("Concat", *names, axis=0)
+                self.graph.rename(last, self.state_name(module, part, "n"))
+                for end, group in (("0", inputs), ("n", outputs)):
+                    group.append(tensor(self.state_name(module, part, end), [len(places), "batch", hidden]))
+        return inputs, outputs
+
+    def state_name(self, module: str, part: int, end: str) -> str:
+        return (f"{module}." if len(self.modules) > 1 else "") + "hc"[part] + end
+
+    def walk(self) -> str:
+        links = list(self.narrow.links)
+        value = Value(self.time_first, self.narrow.n_inputs)
+        for k, link in enumerate(links):
+            if isinstance(link, Table):
+                value = self.table(link)
+            elif isinstance(link, Level):
+                value = self.level(link, value, final=takes_last_state(links[k : k + 2]))
+            elif isinstance(link, Affine):
+                value = self.affine(link, value)
+            else:
+                value = self.function(link, value)
+        return self.outward(value)
+
+    # What a link becomes.
+
+    def table(self, link: Table) -> Value:
+        """Word -> row -> vector; removed words all have the zero row at the end of the table."""
+        ids, weight = self.time_first, link.weight
+        if not weight.shape[1]:
+            return self.nothing()
+        if link.rows is not None:
+            weight = np.concatenate([weight, np.zeros((1, weight.shape[1]), np.float32)])
+            rows = np.where(link.rows < 0, len(link.weight), link.rows)
+            ids = self.graph.add("Gather", self.graph.constant(rows), ids)
+        return Value(self.graph.add("Gather", self.graph.constant(weight), ids), weight.shape[1])
+
+    def level(self, link: Level, value: Value, final: bool) -> Value:
+        """One node for each direction, side by side. With `final`, their last h in place of every step's."""
+        parts: list[str] = []
+        scales: list[Floats] = []
+        for r in link.directions:
+            if not r.kept:
+                self.finals[link.module].append(
+                    [self.zero_state(r) for _ in range(link.cell.n_states)] if self.states else []
+                )
+                continue
+            every, last = self.recurrence(link, r, value, final)
+            parts.append(
+                self.graph.add("Squeeze", last if final else every, self.graph.integers(0 if final else 1))
+            )
+            scales.append(r.scale)
+        if not parts:
+            return self.nothing(sequence=not final)
+        scale = np.concatenate(scales)
+        name = parts[0] if len(parts) == 1 else self.graph.add("Concat", *parts, axis=-1)
+        return Value(name, len(scale), None if (scale == 1).all() else scale, sequence=not final)
+
+    def recurrence(self, link: Level, r: Recurrence, value: Value, final: bool) -> tuple[str, str]:
+        """The LSTM or GRU node of one direction: every step's output (T, 1, B, K) and the last h (1, B, K)."""
+        graph, cell = self.graph, link.cell
+        place = len(self.finals[link.module])
+        x, w_ih = self.read(value, r.inputs, r.w_ih)
+        weights = (gate_matrix(w, r, cell) for w in (w_ih, spread_columns(r.w_hh, r.reads, r.kept)))
+        inputs = [x, *map(graph.constant, weights), graph.constant(gate_biases(r, cell)), self.lengths]
+        if self.states:
+            inputs += [self.enter(link.module, part, place, r) for part in range(cell.n_states)]
+        attributes: dict[str, Any] = {
+            "hidden_size": r.kept,
+            "direction": "reverse" if r.reverse else "forward",
+        }
+        if link.gate_activation == "hard_sigmoid":
+            tanhs = ["Tanh"] * (cell.n_states)
+            attributes |= {
+                "activations": ["HardSigmoid", *tanhs],
+                "activation_alpha": [0.2],
+                "activation_beta": [0.5],
+            }
+        if cell.name == "GRU":
+            attributes["linear_before_reset"] = 1
+        wanted = [not final, final or self.states, self.states][: 1 + cell.n_states]
+        every, *lasts = graph.add_many(cell.name, inputs, wanted, **attributes)
+        self.finals[link.module].append(
+            [self.leave(name, part, r) for part, name in enumerate(lasts)] if self.states else []
+        )
+        return every, lasts[0]
+
+    def affine(self, link: Affine, value: Value) -> Value:
+        x, weight = self.read(value, link.inputs, link.weight)
+        if not len(weight):
+            return self.nothing(value.sequence)
+        product = self.graph.add("MatMul", x, self.graph.constant(np.ascontiguousarray(weight.T)))
+        return replace(
+            value,
+            name=self.graph.add("Add", product, self.graph.constant(link.bias)),
+            width=len(weight),
+            scale=None,
+        )
+
+    def function(self, link: Function, value: Value) -> Value:
+        if link.name in ("last_state", "last_step"):
+            return self.last(value) if value.sequence else value
+        settled = self.settle(value)
+        if not settled.width:
+            return settled
+        if link.name in OPERATORS:
+            return replace(settled, name=self.graph.add(OPERATORS[link.name], settled.name))
+        operator = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[link.name]
+        return replace(settled, name=self.graph.add(operator, settled.name, axis=-1))
+
+    def last(self, value: Value) -> Value:  # (T, B, C) -> (B, C)
+        graph = self.graph
+        if not self.lengths:
+            index = graph.constant(np.array(-1, np.int64))
+            return replace(value, name=graph.add("Gather", value.name, index, axis=0), sequence=False)
+        from onnx import TensorProto
+
+        ends = graph.add("Sub", graph.add("Cast", self.lengths, to=TensorProto.INT64), graph.integers(1))
+        zero, one = (graph.constant(np.array(k, np.int64)) for k in (0, 1))
+        batch = graph.add("Range", zero, graph.add("Squeeze", graph.add("Shape", self.lengths)), one)
+        pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
+        index = graph.add("Concat", *pairs, axis=1)
+        return replace(value, name=graph.add("GatherND", value.name, index), sequence=False)
+
+    # How channels are read, and what stands for none.
+
+    def read(self, value: Value, inputs: Ints, weight: Floats) -> tuple[str, Floats]:
+        """The tensor that a matrix reads, and the matrix on its columns: few are gathered, else the rest are zero."""
+        if value.scale is not None:
+            weight = weight * value.scale[inputs]
+        if not len(inputs):
+            inputs, weight = np.zeros(1, np.int64), np.zeros((len(weight), 1), np.float32)
+        if 2 * len(inputs) <= value.columns and value.columns > 1:
+            return self.graph.add("Gather", value.name, self.graph.constant(inputs), axis=-1), weight
+        return value.name, spread_columns(weight, inputs, value.columns)
+
+    def settle(self, value: Value) -> Value:
+        if value.scale is None:
+            return value
+        return replace(
+            value, name=self.graph.add("Mul", value.name, self.graph.constant(value.scale)), scale=None
+        )
+
+    def nothing(self, sequence: bool = True) -> Value:
+        sizes = self.graph.add("Shape", self.time_first, start=0 if sequence else 1, end=2)
+        shape = self.graph.add("Concat", sizes, self.graph.integers(1), axis=0)
+        return Value(self.graph.add("ConstantOfShape", shape), 0, sequence=sequence)
+
+    # States, and the answer, in their original form.
+
+    def enter(self, module: str, part: int, place: int, r: Recurrence) -> str:  # (places, B, H) -> (1, B, K)
+        graph, name = self.graph, self.state_name(module, part, "0")
+        if sum(len(level.directions) for level in self.levels[module]) > 1:
+            name = graph.add("Gather", name, graph.integers(place), axis=0)
+        if r.kept < r.hidden:
+            name = graph.add("Gather", name, graph.constant(r.neurons), axis=2)
+        if part == 0 and (r.state_scale != 1).any():
+            name = graph.add("Div", name, graph.constant(r.state_scale))
+        return name
+
+    def leave(self, name: str, part: int, r: Recurrence) -> str:  # (1, B, K) -> (1, B, H)
+        if part == 0 and (r.state_scale != 1).any():
+            name = self.graph.add("Mul", name, self.graph.constant(r.state_scale))
+        return self.widen(name, 3, r.kept, r.neurons, r.hidden, 0.0)
+
+    def zero_state(self, r: Recurrence) -> str:
+        batch = self.graph.add("Shape", self.time_first, start=1, end=2)
+        one, hidden = (self.graph.integers(k) for k in (1, r.hidden))
+        return self.graph.add("ConstantOfShape", self.graph.add("Concat", one, batch, hidden, axis=0))
+
+    def widen(self, name: str, rank: int, columns: int, kept: Ints, width: int, rest: float) -> str:
+        """All `width` channels, `rest` where nothing was kept: one column is appended and read by all of them."""
+        if len(kept) == width:
+            return name
+        graph = self.graph
+        pads = graph.integers(*[0] * (2 * rank - 1), 1)
+        padded = graph.add("Pad", name, pads, graph.constant(np.array(rest, np.float32)))
+        index = np.full(width, columns, np.int64)
+        index[kept] = np.arange(len(kept))
+        return graph.add("Gather", padded, graph.constant(index), axis=-1)
+
+    def outward(self, value: Value) -> str:
+        graph, narrow, chain = self.graph, self.narrow, self.narrow.chain
+        value = self.settle(value)
+        rank = 3 if value.sequence else 2
+        rest = float(narrow.rest[0]) if len(narrow.rest) else 0.0
+        name = self.widen(value.name, rank, value.columns, narrow.kept, narrow.width, rest)
+        rows = chain.output_axes == "RC"
+        if chain.output_axes == "BTC" or (rows and not chain.rows_time_first):
+            name = graph.add("Transpose", name, perm=[1, 0, 2])
+        if rows and value.sequence:
+            name = graph.add("Reshape", name, graph.integers(-1, narrow.width))
+        return graph.add("Squeeze", name, graph.integers(-1)) if chain.squeezed else name
+
+
+def takes_last_state(links: Sequence[object]) -> bool:
+    """Whether a level hands on its last state alone. With one direction that is its last step."""
+    level, *after = links
+    assert isinstance(level, Level)
+    names = ("last_state", "last_step") if len(level.directions) == 1 else ("last_state",)
+    return bool(after) and isinstance(after[0], Function) and after[0].name in names
+
+
+def spread_columns(weight: Floats, columns: Ints, width: int) -> Floats:
+    """The matrix over all channels, zero in those it does not read."""
+    if len(columns) == width:
+        return weight
+    whole = np.zeros((len(weight), width), np.float32)
+    whole[:, columns] = weight
+    return whole
+
+
+def gate_matrix(live: Floats, r: Recurrence, cell: Cell) -> Floats:  # (R, n) -> (1, G * K, n)
+    """Rows of all gates in ONNX's order; those of constant gates are zero."""
+    rows = np.zeros((cell.n_gates * r.kept, live.shape[1]), np.float32)
+    rows[r.slots] = live
+    return rows.reshape(cell.n_gates, r.kept, -1)[gate_order(cell)].reshape(1, len(rows), -1)
+
+
+def gate_biases(r: Recurrence, cell: Cell) -> Floats:  # (1, 2 * G * K): input half, recurrent half
+    recurrent = np.zeros_like(r.bias)
+    recurrent[[k for k, gate in enumerate(cell.gates) if gate in cell.gated_recurrent]] = r.bias_gated
+    order = gate_order(cell)
+    return np.stack([r.bias[order], recurrent[order]]).reshape(1, -1)
+
+
+def gate_order(cell: Cell) -> list[int]:
+    if cell.name not in GATES:
+        raise ValueError(f"ONNX has no node for the cell {cell.name}, only for {' and '.join(GATES)}.")
+    return [cell.gates.index(gate) for gate in GATES[cell.name]]
