@@ -110,8 +110,8 @@ def check_same_answer(work: Work, noise: str | None, hard: bool) -> None:
         )
 
 
-def captured(work: Work, noise: str | None, hard: bool) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph of one training step, and the number of its parameters."""
+def captured(work: Work, noise: str | None, hard: bool) -> tuple[torch.cuda.CUDAGraph, int, object]:
+    """A graph of one training step, the number of its parameters, and what must live as long as the graph."""
     net, sparsifier = build(work, noise, hard, -3.0, "cuda")
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True, capturable=True)
     x, y = (part.cuda() for part in batch_of(work))
@@ -133,7 +133,7 @@ def captured(work: Work, noise: str | None, hard: bool) -> tuple[torch.cuda.CUDA
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph, sum(p.numel() for p in net.parameters())
+    return graph, sum(p.numel() for p in net.parameters()), step
 
 
 def timed(run: Callable[[], object]) -> float:  # milliseconds
@@ -216,12 +216,12 @@ def main() -> None:
         for noise, hard in contenders.values():
             check_same_answer(work, noise, hard)
         graphs = {name: captured(work, *kind) for name, kind in contenders.items()}
-        runs = {name: graph.replay for name, (graph, _) in graphs.items()}
+        runs = {name: graph.replay for name, (graph, *_) in graphs.items()}
         interleave(runs, 10)  # warm-up, thrown away
         times = interleave(runs, args.repeats)
         base = statistics.median(times["dense"])
         for name, (noise, _) in contenders.items():
-            graph, parameters = graphs[name]
+            graph, parameters, _ = graphs[name]
             moved, operations = work_of(work, noise, parameters)
             floor = 1e3 * max(moved / bandwidth, operations / rate)
             low, *_, high = statistics.quantiles(times[name], n=5)

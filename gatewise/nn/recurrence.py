@@ -111,18 +111,25 @@ def scan_anywhere(
     cell: Cell, x: Tensor, state: State, weights: Weights, **options: Any
 ) -> tuple[Tensor, State]:
     """`scan`; on a GPU by kernels that compute the same, or, where they cannot, with one warning."""
-    if not x.is_cuda:
-        return scan(cell, x, state, weights, **options)
-    try:
-        from gatewise.nn.triton_scan import device_scan, unsupported
-    except ImportError:
-        reason: str | None = "Triton cannot be imported"
-    else:
-        reason = unsupported(cell, x, weights)
-        if reason is None:
-            return device_scan(cell, x, state, weights, **options)
-    say_once(f"A recurrent layer runs step by step in plain torch, which is slow on a GPU: {reason}.")
+    reason = no_kernel(cell, x, weights)
+    if reason is None:
+        from gatewise.nn.triton_scan import device_scan
+
+        return device_scan(cell, x, state, weights, **options)
+    if x.is_cuda:
+        say_once(f"A recurrent layer runs step by step in plain torch, which is slow on a GPU: {reason}.")
     return scan(cell, x, state, weights, **options)
+
+
+def no_kernel(cell: Cell, x: Tensor, weights: Weights) -> str | None:
+    """Why our GPU kernels cannot run this layer, or None if they can."""
+    if not x.is_cuda:
+        return "it is not on a GPU"
+    try:
+        from gatewise.nn.triton_scan import unsupported
+    except ImportError:
+        return "Triton cannot be imported"
+    return unsupported(cell, x, weights)
 
 
 @cache
@@ -151,6 +158,11 @@ def of_rows(scale: Tensor | None, rows: Tensor | None, shared_dims: int) -> Tens
     return scale.index_select(0, rows)
 
 
+def faster_unfused(cell: Cell, x: Tensor, weights: Sequence[Weights]) -> bool:
+    """With scales our GPU kernels save folding them, and undoing that on the way back; cuDNN saves no more."""
+    return not any(w.plain or no_kernel(cell, x, w) for w in weights)
+
+
 def fusible(cell: Cell, weights: Sequence[Weights], gate_activation: str, mask: Tensor | None) -> bool:
     """Whether torch's kernels compute exactly this: a known cell, logistic gates, one z for all sequences."""
     known = cell.name in FUSED and gate_activation == "sigmoid" and mask is None
@@ -173,8 +185,6 @@ def fused_layer(
     scales = [w.neuron_scale for w in folded]
     inner = [(unscale(s[0], z), *s[1:]) for s, z in zip(states, scales)]
     flat = [p for w in folded for p in (w.w_ih, w.w_hh, w.b_ih, w.b_hh) if p is not None]
-    if x.is_cuda:
-        flat = one_block(flat)
     hx = tuple(torch.stack(parts) for parts in zip(*inner))
     output, *last = fused_stack(
         cell, x, hx, flat, folded[0].b_ih is not None, batch_sizes, bidirectional=len(weights) == 2
@@ -202,6 +212,8 @@ def fused_stack(
 ) -> tuple[Tensor, ...]:  # output, then the last states
     """torch's fused kernel for one or several plain layers, time first."""
     op = FUSED[cell.name]
+    if x.is_cuda:
+        flat = one_block(flat)
     # cuDNN keeps what its backward needs only when told that it trains; without dropout the flag does no more.
     training = training or (dropout == 0 and torch.is_grad_enabled())
     state = hx if cell.n_states == 2 else hx[0]
@@ -215,12 +227,16 @@ def fused_stack(
 def one_block(flat: list[Tensor]) -> list[Tensor]:
     """The same tensors as views of one buffer, matrices before biases: cuDNN takes it as it is.
 
-    From separate tensors torch would make this copy itself, with a warning at every call.
+    From tensors that lie otherwise (samples, folded matrices) torch would make this copy itself, with a warning
+    at every call.
     """
     order = sorted(range(len(flat)), key=lambda k: flat[k].dim() == 1)
-    block = torch.cat([flat[k].reshape(-1) for k in order])
-    views = dict(zip(order, block.split([flat[k].numel() for k in order])))
-    return [views[k].view(flat[k].shape) for k in range(len(flat))]
+    sizes = [flat[k].numel() for k in order]
+    starts = [flat[order[0]].data_ptr() + flat[0].element_size() * sum(sizes[:k]) for k in range(len(order))]
+    if flat[order[0]].storage_offset() == 0 and starts == [flat[k].data_ptr() for k in order]:
+        return flat
+    views = torch.cat([flat[k].reshape(-1) for k in order]).split(sizes)
+    return [view.view(flat[k].shape) for k, view in sorted(zip(order, views), key=lambda pair: pair[0])]
 
 
 def unscale(h: Tensor, z: Tensor | None) -> Tensor:  # (B, H), (H,)

@@ -14,7 +14,15 @@ from gatewise.layout import Cell, State, suffix
 from gatewise.nn.cells import GRU as GRU_CELL
 from gatewise.nn.cells import LSTM as LSTM_CELL
 from gatewise.nn.cells import SQUASHES
-from gatewise.nn.recurrence import FUSED, Weights, fused_layer, fused_stack, fusible, scan_anywhere
+from gatewise.nn.recurrence import (
+    FUSED,
+    Weights,
+    faster_unfused,
+    fused_layer,
+    fused_stack,
+    fusible,
+    scan_anywhere,
+)
 
 
 class Recurrent(nn.Module):
@@ -220,8 +228,9 @@ class Recurrent(nn.Module):
         sizes: Tensor | None,
         mask: Tensor | None,
     ) -> tuple[Tensor, list[State]]:
-        """One layer, by torch's kernel where that is exact, else by our own."""
-        if fusible(self.cell, weights, self.gate_activation, mask):
+        """One layer, by torch's kernel where that is exact and as fast, else by our own."""
+        fused = fusible(self.cell, weights, self.gate_activation, mask)
+        if fused and not faster_unfused(self.cell, x, weights):
             return fused_layer(self.cell, x, states, weights, sizes)
         runs = [
             scan_anywhere(

@@ -1,13 +1,10 @@
 """The recurrence of narrow layers in one kernel, with the recurrent matrix in registers over all steps.
 
 A program owns SLICE neurons and ROWS sequences and holds the rows of its neurons' gates. The programs that
-share sequences form a team; they write to each other once a step:
+share sequences form a team; they meet once a step:
 
     forward    each reads the whole h of its sequences, and writes h of its own neurons
     backward   each writes what its gates say about the whole dh, and adds up what all say about its own
-
-Every number travels in one word with the step it belongs to, so there is no barrier: a reader reads again until
-all tags are right.
 
 All programs of a launch must run at the same time, so a launch has no more of them than the GPU has
 multiprocessors; a larger batch takes several launches.
@@ -33,37 +30,21 @@ WIDEST = 512  # a program's share of a wider matrix does not fit into its regist
 
 
 @triton.jit
-def sealed(value, tag):
-    """A number and the step it belongs to, as one word: whoever reads the tag has the number."""
-    return (value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF) | (tag.to(tl.int64) << 32)
+def arrive(counter):
+    """This program's writes are there for all who see its count."""
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release", scope="gpu")
 
 
 @triton.jit
-def opened(message):
-    return message.to(tl.int32).to(tl.float32, bitcast=True), (message >> 32).to(tl.int32)
-
-
-@triton.jit
-def all_of_step(tags, tag):
-    return tl.min(tl.min(tags, axis=1), axis=0) == tag
-
-
-@triton.jit
-def read(box, at, ok, tag):
-    """Messages as they are now; where there is nothing to read, a zero with the right tag."""
-    return tl.load(box + at, mask=ok, other=tag.to(tl.int64) << 32, volatile=True)
-
-
-@triton.jit
-def read_sum(boxes, at, ok, size, members, tag, TEAM: tl.constexpr):
-    """The sum over all senders, always in the same order, and their oldest tags."""
-    total = tl.zeros_like(at).to(tl.float32)
-    oldest = tl.zeros_like(at) + tag
-    for sender in tl.static_range(TEAM):
-        value, tags = opened(read(boxes + sender * size, at, ok & (sender < members), tag))
-        total += value
-        oldest = tl.minimum(oldest, tags)
-    return total, oldest
+def await_all(counter, count):
+    """Every thread sees what those who have counted wrote before. A plain load in a loop, not an atomic one,
+    which would keep the others from counting."""
+    seen = count - 1
+    while seen < count:
+        seen = tl.inline_asm_elementwise(
+            "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [counter], dtype=tl.int32, is_pure=False, pack=1
+        )
 
 
 @triton.jit
@@ -105,14 +86,14 @@ def forward_kernel(
     c_all,  # (T+1, B, H)
     w_hh,  # (G*H, H)
     mask,  # (T, B)
-    messages,  # (2, teams, ROWS, WIDTH) int64, zeros
+    sent,  # (2, B, H): scratch, h as the tensor cores take it
+    counters,  # (teams,) zeros
     bias,
     gate_scale,
     neuron_scale,
     gate_stride,
     neuron_stride,
     first_team,
-    teams,
     T,
     B,
     H,
@@ -126,8 +107,8 @@ def forward_kernel(
 ):
     """p = Wx x + Wh h,   h', c' = cell(p * z + b, h, c),   for all steps."""
     team = first_team + tl.program_id(1)
-    rows = tl.arange(0, ROWS)[:, None]
-    b = team * ROWS + rows
+    counter = counters + team
+    b = (team * ROWS + tl.arange(0, ROWS))[:, None]
     j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
     k = tl.arange(0, WIDTH)
     ok = (b < B) & (j < H)
@@ -156,8 +137,8 @@ def forward_kernel(
     c = h
     if G == 4:
         c = tl.load(c_all + (t + REVERSE) * slab + own, mask=ok, other=0.0)
-    box = messages + team * ROWS * WIDTH
-    tl.store(box + rows * WIDTH + j, sealed(h, T * 0 + 1), mask=j < H)
+    tl.store(sent + own, operand(h, BF16), mask=ok)
+    arrive(counter)
     step = T * 0
     while step < T:  # a for loop would invite the compiler to fetch w again in every step
         t = T - 1 - step if REVERSE else step
@@ -170,13 +151,14 @@ def forward_kernel(
         live = ok
         if mask is not None:
             live = ok & (tl.load(mask + t * B + b, mask=b < B, other=0) != 0)
-        # Two boxes: who sends h of step t + 1 has read all of step t, so all have done with t - 1.
-        box = messages + (step % 2 * teams + team) * ROWS * WIDTH
-        message = read(box, rows * WIDTH + k[None, :], (k < H)[None, :], step + 1)
-        while not all_of_step(opened(message)[1], step + 1):
-            message = read(box, rows * WIDTH + k[None, :], (k < H)[None, :], step + 1)
-        whole_h, _ = opened(message)
-        recurrent = tl.dot(operand(whole_h, BF16), w, input_precision="tf32")
+        await_all(counter, (step + 1) * tl.num_programs(0))
+        whole_h = tl.load(
+            sent + step % 2 * slab + b * H + k[None, :],
+            mask=(b < B) & (k < H)[None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        recurrent = tl.dot(whole_h, w, input_precision="tf32")
         q0, q1, q2, q3 = split_slots(recurrent, ROWS, SLICE)
         p0 += q0
         p1 += q1
@@ -187,8 +169,9 @@ def forward_kernel(
         )
         h = tl.where(live, h_new, h)
         c = tl.where(live, c_new, c)
-        box = messages + ((step + 1) % 2 * teams + team) * ROWS * WIDTH
-        tl.store(box + rows * WIDTH + j, sealed(h, step + 2), mask=j < H)
+        # Two buffers in turn: this one was read by all before they counted for this step.
+        tl.store(sent + (step + 1) % 2 * slab + own, operand(h, BF16), mask=ok)
+        arrive(counter)
         after = (t + 1 - REVERSE) * slab + own
         tl.store(h_all + after, h, mask=ok)
         keep = products + t * slab * 4 + b * 4 * H + j
@@ -199,6 +182,26 @@ def forward_kernel(
         if G == 4:
             tl.store(c_all + after, c, mask=ok)
         step += 1
+
+
+@triton.jit
+def load_step(
+    products, h_all, c_all, d_output, mask, t, b, j, B, H, ok, G: tl.constexpr, REVERSE: tl.constexpr
+):
+    """What the way back needs of step t: four products, the state before it, the gradient from outside."""
+    slab = B.to(tl.int64) * H
+    keep = products + t * slab * 4 + b * 4 * H + j
+    p0 = tl.load(keep, mask=ok, other=0.0)
+    p1 = tl.load(keep + H, mask=ok, other=0.0)
+    p2 = tl.load(keep + 2 * H, mask=ok, other=0.0)
+    p3 = tl.load(keep + 3 * H, mask=ok, other=0.0)
+    before = (t + REVERSE) * slab + b * H + j
+    h = tl.load(h_all + before, mask=ok, other=0.0)
+    c = tl.load(c_all + before, mask=ok, other=0.0) if G == 4 else h
+    outside = tl.load(d_output + t * slab + b * H + j, mask=ok, other=0.0)
+    if mask is not None:
+        ok = ok & (tl.load(mask + t * B + b, mask=b < B, other=0) != 0)
+    return p0, p1, p2, p3, h, c, outside, ok
 
 
 @triton.jit
@@ -215,7 +218,8 @@ def backward_kernel(
     d_neuron_scale,  # (B, H), written
     w_hh,
     mask,
-    messages,  # (2, teams, programs of a team, ROWS, WIDTH) int64, zeros
+    messages,  # (2, teams, programs of a team, ROWS, WIDTH): scratch
+    counters,
     bias,
     gate_scale,
     neuron_scale,
@@ -238,8 +242,9 @@ def backward_kernel(
     """dp = ds z,   dz = sum_t ds p,   db = sum_t ds,   dh = dh' (direct) + dp Wh."""
     team = first_team + tl.program_id(1)
     members = tl.num_programs(0)
-    rows = tl.arange(0, ROWS)[:, None]
-    b = team * ROWS + rows
+    counter = counters + team
+    rows = tl.arange(0, ROWS)
+    b = (team * ROWS + rows)[:, None]
     j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
     k = tl.arange(0, WIDTH)
     ok = (b < B) & (j < H)
@@ -263,8 +268,8 @@ def backward_kernel(
     b3 = tl.load(bias + j + 3 * H, mask=j < H, other=0.0)
     own = b * H + j
     slab = B.to(tl.int64) * H
-    size = ROWS * WIDTH
-    inbox = rows * WIDTH + j
+    box = ROWS * WIDTH
+    inbox = rows[:, None] * WIDTH + j
     dh = tl.load(dh_all + own, mask=ok, other=0.0)
     dc = tl.zeros_like(dh)
     if G == 4:
@@ -278,26 +283,16 @@ def backward_kernel(
     dz2 = tl.zeros_like(dh)
     dz3 = tl.zeros_like(dh)
     dz_h = tl.zeros_like(dh)
+    t = T * 0 if REVERSE else T - 1
+    p0, p1, p2, p3, h, c, outside, live = load_step(
+        products, h_all, c_all, d_output, mask, t, b, j, B, H, ok, G, REVERSE
+    )
     step = T * 0
     while step < T:
-        t = step if REVERSE else T - 1 - step
-        keep = t * slab * 4 + b * 4 * H + j
-        p0 = tl.load(products + keep, mask=ok, other=0.0)
-        p1 = tl.load(products + keep + H, mask=ok, other=0.0)
-        p2 = tl.load(products + keep + 2 * H, mask=ok, other=0.0)
-        p3 = tl.load(products + keep + 3 * H, mask=ok, other=0.0)
-        before = (t + REVERSE) * slab + own
-        h = tl.load(h_all + before, mask=ok, other=0.0)
-        c = h
-        if G == 4:
-            c = tl.load(c_all + before, mask=ok, other=0.0)
-        dh += tl.load(d_output + t * slab + own, mask=ok, other=0.0)
+        dh += outside
         d0, d1, d2, d3, dh_before, dc_before, dz_now = cell_backward(
             p0 * z0 + b0, p1 * z1 + b1, p2 * z2 + b2, p3 * z3 + b3, h, c, z_h, dh, dc, G == 3, HARD
         )
-        live = ok
-        if mask is not None:
-            live = ok & (tl.load(mask + t * B + b, mask=b < B, other=0) != 0)
         dh = tl.where(live, dh_before, dh)
         dc = tl.where(live, dc_before, dc)
         d0 = tl.where(live, d0, 0.0)
@@ -308,10 +303,15 @@ def backward_kernel(
         e1 = d1 * z1
         e2 = d2 * z2
         e3 = d3 * z3
-        said = tl.dot(operand(join_slots(e0, e1, e2, e3, ROWS, SLICE), BF16), w, input_precision="tf32")
-        boxes = messages + (step % 2 * teams + team) * members * size  # two sets, as on the way there
-        mine = boxes + tl.program_id(0) * size + rows * WIDTH + k[None, :]
-        tl.store(mine, sealed(said, step + 1), mask=(k < H)[None, :])
+        spoken = join_slots(
+            operand(e0, BF16), operand(e1, BF16), operand(e2, BF16), operand(e3, BF16), ROWS, SLICE
+        )
+        said = tl.dot(spoken, w, input_precision="tf32")
+        # Two sets of boxes: nobody writes a set again before all have read it, one meeting later.
+        boxes = messages + (step % 2 * teams + team) * members * box
+        mine = boxes + tl.program_id(0) * box + rows[:, None] * WIDTH + k[None, :]
+        tl.store(mine, said, mask=(k < H)[None, :])
+        arrive(counter)
         db0 += d0
         db1 += d1
         db2 += d2
@@ -321,16 +321,21 @@ def backward_kernel(
         dz2 += d2 * p2
         dz3 += d3 * p3
         dz_h += tl.where(live, dz_now, 0.0)
-        tl.store(d_products + keep, e0, mask=ok)
-        tl.store(d_products + keep + H, e1, mask=ok)
-        tl.store(d_products + keep + 2 * H, e2, mask=ok)
-        tl.store(d_products + keep + 3 * H, e3, mask=ok)
+        keep = d_products + t * slab * 4 + b * 4 * H + j
+        tl.store(keep, e0, mask=ok)
+        tl.store(keep + H, e1, mask=ok)
+        tl.store(keep + 2 * H, e2, mask=ok)
+        tl.store(keep + 3 * H, e3, mask=ok)
         step += 1
-        heard, tags = read_sum(boxes, inbox, j < H, size, members, step, TEAM)
-        while not all_of_step(tags, step):
-            heard, tags = read_sum(boxes, inbox, j < H, size, members, step, TEAM)
-        # The tags add 0: Triton 3.6 cannot compile a loop that carries what only its condition reads.
-        dh += heard + (tags - step).to(tl.float32)
+        t = step if REVERSE else T - 1 - step
+        # Fetched before the wait, used after it: the way to memory is as long as the wait.
+        p0, p1, p2, p3, h, c, outside, live = load_step(
+            products, h_all, c_all, d_output, mask, t, b, j, B, H, ok & (step < T), G, REVERSE
+        )
+        await_all(counter, step * members)
+        for sender in tl.static_range(TEAM):
+            sent = (j < H) & (sender < members)
+            dh += tl.load(boxes + sender * box + inbox, mask=sent, other=0.0, cache_modifier=".cg")
     tl.store(dh_all + own, dh, mask=ok)
     if G == 4:
         tl.store(dc_all + own, dc, mask=ok)
@@ -354,29 +359,26 @@ def fits(tape: Tape) -> bool:
 
 def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the input products
     """Fills products and states of the tape, whose first state is there."""
-    every = options(tape)
-    messages = boxes(tape, 2, teams(tape), ROWS, every["WIDTH"])
+    counters = torch.zeros(teams(tape), dtype=torch.int32, device=tape.h.device)
+    sent = torch.empty_like(tape.operand(tape.h[:2]))
     for first, grid in launches(tape):
         forward_kernel[grid](
-            inputs, tape.products, tape.h, tape.c, tape.w_hh, tape.mask, messages, first_team=first, **every
+            inputs, tape.products, tape.h, tape.c, tape.w_hh, tape.mask, sent, counters, first_team=first,
+            **options(tape),
         )  # fmt: skip
 
 
 def backward(tape: Tape, d_output: Tensor, grads: Gradients) -> None:  # d_output: (T, B, H)
     """Fills the gradients, which hold those of the last state."""
-    every = options(tape)
-    messages = boxes(tape, 2, teams(tape), members(tape), ROWS, every["WIDTH"])
+    counters = torch.zeros(teams(tape), dtype=torch.int32, device=tape.h.device)
+    width = triton.next_power_of_2(tape.shape[2])
+    messages = tape.h.new_empty(2, teams(tape), members(tape), ROWS, max(width, 16))
     for first, grid in launches(tape):
         backward_kernel[grid](
             tape.products, grads.products, d_output, tape.h, tape.c, grads.h, grads.c, grads.bias,
-            grads.gate_scale, grads.neuron_scale, tape.w_hh, tape.mask, messages, first_team=first,
-            TEAM=triton.next_power_of_2(members(tape)), **every,
+            grads.gate_scale, grads.neuron_scale, tape.w_hh, tape.mask, messages, counters, first_team=first,
+            teams=teams(tape), TEAM=triton.next_power_of_2(members(tape)), **options(tape),
         )  # fmt: skip
-
-
-def boxes(tape: Tape, *shape: int) -> Tensor:
-    """Empty: no step has the tag 0. Cleared at every call, within a graph too."""
-    return torch.zeros(shape, dtype=torch.int64, device=tape.h.device)
 
 
 def members(tape: Tape) -> int:
@@ -399,7 +401,6 @@ def options(tape: Tape) -> dict[str, Any]:
     steps, batch, hidden = tape.shape
     return {
         **tape.common,
-        "teams": teams(tape),
         "T": steps,
         "B": batch,
         "H": hidden,
