@@ -20,9 +20,9 @@ class Replayed:
 
     def __init__(self, step: Callable[[], None], device: torch.device, enabled: bool = True) -> None:
         self.step = step
-        self.why_not = (
-            "" if device.type == "cuda" and enabled else "not asked for" if enabled else "switched off"
-        )
+        self.why_not = "" if enabled else "switched off"
+        if device.type != "cuda":
+            self.why_not = f"there are none on {device.type}"
         self.graph: torch.cuda.CUDAGraph | None = None
         self.calls = 0
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -30,6 +30,7 @@ from gatewise.readers import find_readers
 from gatewise.report import measure
 from gatewise.sparsify import Variational
 from gatewise.tasks import provenance
+from gatewise.tasks.assembly import assemble
 from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.checkpoints import (
     Metrics,
@@ -40,21 +41,12 @@ from gatewise.tasks.checkpoints import (
     write_whole,
 )
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
-from gatewise.tasks.graph import Replayed, use_tf32
+from gatewise.tasks.graph import use_tf32
 from gatewise.tasks.progress import Progress
 from gatewise.tasks.recipe import Recipe, dump
 from gatewise.tasks.recurrence_share import recurrence_share
 from gatewise.tasks.schedule import learning_rates
-from gatewise.tasks.setup import (
-    build_model,
-    describe,
-    load_data,
-    make_feeds,
-    make_sparsifier,
-    objective_of,
-    pretrained,
-)
-from gatewise.tasks.step import TrainStep
+from gatewise.tasks.setup import describe, load_data, pretrained
 
 CHECKPOINT, METRICS, RESULT, RECIPE, MODEL = (
     "checkpoint.pt",
@@ -153,33 +145,15 @@ class Run:
         self.corpus = load_data(recipe, options.data_dir)
         self.about = describe(self.corpus)
         rows, self.coverage = pretrained(recipe, self.corpus, options.data_dir)
-        self.objective = objective_of(recipe, self.corpus)
-        self.quality = self.objective.quality
-        feeds = make_feeds(recipe, self.corpus, self.device)
-        model = build_model(recipe, self.corpus)
-        if rows is not None:
-            with torch.no_grad():
-                model.get_parameter("emb.weight").copy_(rows)
-        self.model = model.to(self.device)
-        self.n_batches = feeds.train.n_batches
-        self.feed = feeds.train
-        self.sparsifier = make_sparsifier(recipe, self.model, feeds.n_train, self.n_batches)
-        self.step = TrainStep(
-            self.model,
-            self.sparsifier,
-            self.objective,
-            feeds.train,
-            optimizer=recipe.train.optimizer,
-            clip=recipe.train.clip,
-            window_sum=recipe.train.loss == "window-sum",
-            device=self.device,
+        made = assemble(recipe, self.corpus, self.device, options.graph, rows)
+        self.model, self.sparsifier, self.objective = made.model, made.sparsifier, made.objective
+        self.step, self.update, self.evaluators = made.step, made.update, made.evaluators
+        self.feed, self.test_feed, self.n_batches = (
+            made.feeds.train,
+            made.feeds.test,
+            made.feeds.train.n_batches,
         )
-        self.update = Replayed(self.step, self.device, options.graph)
-        self.evaluators = {
-            split: Evaluator(self.model, self.objective, feed, self.device, options.graph)
-            for split, feed in (("valid", feeds.valid), ("test", feeds.test))
-        }
-        self.feeds = feeds
+        self.quality = self.objective.quality
         self.readers = find_readers(self.model)
         self.position = Position()
         self.metrics = Metrics(options.out / METRICS)
@@ -201,7 +175,6 @@ class Run:
             while self.position.epoch <= t.epochs and not self.position.done:
                 self.one_epoch(progress)
             result = self.finish()
-            progress.say(f"{self.options.out}: {result_line(result)}")
         if self.board is not None:
             self.board.close()
         return result
@@ -368,7 +341,7 @@ class Run:
         report = measure(self.model)
         share = recurrence_share(self.model, self.feed, self.step, self.update, self.device)
         compact = compress(copy.deepcopy(self.model).eval())
-        check = Evaluator(compact, self.objective, self.feeds.test, self.device, graph=False)
+        check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
         quality[f"compact_test_{self.quality}"] = check()
         saved = save(compact.cpu(), self.options.out / MODEL)
         p.seconds += time.perf_counter() - start

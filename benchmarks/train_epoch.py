@@ -1,0 +1,142 @@
+"""Seconds of an epoch of every recipe, and of its update against that of the dense network.
+
+    python benchmarks/train_epoch.py --device cuda -o train_epoch.json
+    python benchmarks/train_epoch.py ptb-word-small-prune-wgn --steps 50
+
+The corpus is made of random symbols of the right number, so nothing is downloaded: time does not depend on what a
+text says. An epoch is its number of updates times the median update, plus one look at the validation set. The dense
+network has the same layers, batches and optimiser, and no sparsifier. Blocks of updates of both take turns, so that a
+slow moment of the machine falls on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatewise.tasks import provenance, recipe
+from gatewise.tasks.assembly import Assembly, assemble
+from gatewise.tasks.batches import Examples
+from gatewise.tasks.classification import TextData
+from gatewise.tasks.graph import WARM_UP, use_tf32
+from gatewise.tasks.language import LanguageData, Vocabulary
+from gatewise.tasks.recipe import Recipe
+from gatewise.tasks.recurrence_share import recurrence_share, timed
+
+STREAMS = {"word-ptb": (10_000, (929_589, 73_760, 82_430)), "char-ptb": (50, (5_017_482, 393_042, 442_423))}
+TEXTS = {"imdb": (2, 200, 230, (21_250, 3_750, 25_000)), "agnews": (4, 100, 40, (113_999, 6_000, 7_599))}
+
+
+def corpus_of(task: str) -> LanguageData | TextData:
+    """Random symbols in the numbers of the real corpus."""
+    generator = torch.Generator().manual_seed(0)
+    if task in STREAMS:
+        symbols, sizes = STREAMS[task]
+        streams = [torch.randint(symbols, (n,), generator=generator) for n in sizes]
+        vocabulary = Vocabulary(tuple(str(k) for k in range(symbols)))
+        return LanguageData(*streams, vocabulary, "word" if task == "word-ptb" else "char")
+    classes, steps, mean, sizes = TEXTS[task]
+    parts = []
+    for n in sizes:
+        ids = torch.randint(20_000, (n, steps), generator=generator)
+        lengths = torch.randint(mean // 2, 3 * mean // 2, (n,), generator=generator).clamp(max=steps)
+        parts.append(Examples(ids, lengths, torch.randint(classes, (n,), generator=generator)))
+    words = tuple(str(k) for k in range(20_000))
+    return TextData(*parts, words, tuple(str(k) for k in range(classes)), {})
+
+
+def dense(row: Recipe) -> Recipe:
+    return dataclasses.replace(row, sparsify=dataclasses.replace(row.sparsify, method="none"))
+
+
+def begin(made: Assembly, row: Recipe) -> None:
+    made.step.begin([row.train.lr] * made.feeds.train.n_batches)
+
+
+def measure(name: str, device: torch.device, steps: int) -> dict[str, Any]:
+    row = recipe.load(name)
+    corpus = corpus_of(row.data.task)
+    contenders = {"sparse": row} if row.sparsify.method == "none" else {"sparse": row, "dense": dense(row)}
+    made = {}
+    for key, version in contenders.items():
+        torch.manual_seed(0)
+        made[key] = assemble(version, corpus, device)
+        begin(made[key], version)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    for one in made.values():
+        timed(one.update, device, WARM_UP + 2)  # thrown away: compilation, capture
+    block = max(1, steps // 5)
+    times: dict[str, list[float]] = {key: [] for key in made}
+    for _ in range(5):
+        for key, one in made.items():
+            begin(one, row)
+            times[key].append(timed(one.update, device, min(block, one.feeds.train.n_batches)))
+    seconds = {key: statistics.median(values) for key, values in times.items()}
+    sparse = made["sparse"]
+    sparse.evaluators["valid"]()
+    start = time.perf_counter()
+    sparse.evaluators["valid"]()
+    evaluation = time.perf_counter() - start
+    updates = sparse.feeds.train.n_batches
+    epoch = updates * seconds["sparse"] + evaluation
+    return {
+        "recipe": name,
+        "updates": updates,
+        "ms_per_update": 1e3 * seconds["sparse"],
+        "ratio_to_dense": seconds["sparse"] / seconds.get("dense", seconds["sparse"]),
+        "seconds_per_epoch": epoch,
+        "minutes_in_all": epoch * row.train.epochs / 60,
+        "validation_seconds": evaluation,
+        "recurrence_share": recurrence_share(
+            sparse.model, sparse.feeds.train, sparse.step, sparse.update, device
+        ),
+        "graph": sparse.update.graph is not None,
+        "why_no_graph": sparse.update.why_not,
+        "peak_memory": provenance.peak_memory(device),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("recipes", nargs="*", help="all by default")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--steps", type=int, default=100, help="updates timed, in five blocks")
+    parser.add_argument("-o", "--out", type=Path, help="JSON file")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    if device.type == "cuda":
+        use_tf32()
+    rows = []
+    for name in arguments.recipes or recipe.names():
+        rows.append(measure(name, device, arguments.steps))
+        r = rows[-1]
+        print(
+            f"{name:32s} {r['ms_per_update']:9.3f} ms  {r['ratio_to_dense']:5.2f} x dense  "
+            f"{r['seconds_per_epoch']:8.2f} s/epoch  {r['minutes_in_all']:7.2f} min  "
+            f"recurrence {r['recurrence_share'] or float('nan'):4.0%}  {r['why_no_graph']}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    result = {"hardware": provenance.hardware(device), "versions": provenance.versions(), "rows": rows}
+    text = json.dumps(result, indent=1)
+    if arguments.out is None:
+        print(text)
+    else:
+        arguments.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
