@@ -78,9 +78,13 @@ def device_scan(
         mask = torch.arange(len(state[0]), device=x.device) < batch_sizes.to(x.device)[:, None]
         rows = mask.flatten().nonzero().squeeze(1)
         x = x.new_zeros(mask.numel(), x.shape[-1]).index_copy(0, rows, x).view(*mask.shape, -1)
-    if weights.input_scale is not None:
-        x = x * weights.input_scale
     gru, hidden, batch = cell.name == "GRU", weights.w_hh.shape[1], x.shape[1]
+    w_ih = weights.w_ih
+    if weights.input_scale is not None:
+        if weights.input_scale.dim() == 1:  # one for all: the matrix is smaller than the input
+            w_ih = w_ih * weights.input_scale
+        else:
+            x = x * weights.input_scale
     gate_scale, neuron_scale = weights.gate_scale, weights.neuron_scale
     if gate_scale is not None:
         if gru:
@@ -92,7 +96,7 @@ def device_scan(
         x,
         state[0],
         None if gru else state[1],
-        weights.w_ih.roll(hidden, 0) if gru else weights.w_ih,  # slots: the candidate's input half first
+        w_ih.roll(hidden, 0) if gru else w_ih,  # slots: the candidate's input half first
         weights.w_hh,
         slot_bias(cell, weights),
         gate_scale,

@@ -6,6 +6,7 @@ that one program holds, since interpreted programs run one after the other and c
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import random
@@ -15,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import gatewise as gw
 from gatewise.nn.cells import GRU, LSTM
-from gatewise.nn.recurrence import Weights, scan
+from gatewise.nn.recurrence import Weights, say_once, scan
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if importlib.util.find_spec("triton") is None:
@@ -234,11 +236,32 @@ def test_it_runs_in_a_cuda_graph(hidden, monkeypatch):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
-def test_what_is_not_supported_is_named():
-    w = Weights(torch.randn(4, 1).double(), torch.randn(4, 1).double(), None, None)
-    reason = triton_scan.unsupported(LSTM, torch.randn(2, 1, 1), w)
-    assert reason is not None
-    assert "float64" in reason
+@pytest.mark.parametrize("layer", [gw.nn.LSTM, gw.nn.GRU])
+def test_whole_layers_on_both_devices(layer, monkeypatch):
+    """Two bidirectional layers with hard gates and a mask: nothing cuDNN knows, so the kernels run."""
+    set_precision(monkeypatch, "ieee")
+    here = layer(6, 9, 2, bidirectional=True, gate_activation="hard_sigmoid")
+    there = copy.deepcopy(here).cuda()
+    x, mask = torch.randn(7, 3, 6), torch.rand(7, 3) < 0.7
+    expected, _ = here(x, mask=mask)
+    output, _ = there(x.cuda(), mask=mask.cuda())
+    torch.testing.assert_close(output.cpu(), expected, rtol=1e-4, atol=1e-5)
+    expected.square().sum().backward()
+    output.square().sum().backward()
+    for ours, theirs in zip(there.parameters(), here.parameters()):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
+def test_what_is_not_supported_falls_back_and_says_so_once():
+    layer = gw.nn.LSTM(3, 4, gate_activation="hard_sigmoid", dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected, _ = layer(x)
+    say_once.cache_clear()
+    with pytest.warns(UserWarning, match="plain torch.*float64"):
+        output, _ = layer.cuda()(x.cuda())
+    torch.testing.assert_close(output.cpu(), expected)
+    layer(x.cuda())  # a second warning would be an error here
 
 
 def test_the_step_kernels_have_no_width_limit(monkeypatch):
