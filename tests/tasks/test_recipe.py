@@ -1,0 +1,168 @@
+"""Recipes: all are read and built, what is misspelt is refused, the paper's numbers are in them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatewise.tasks import recipe
+from gatewise.tasks.batches import Examples
+from gatewise.tasks.classification import TextData
+from gatewise.tasks.language import LanguageData, Vocabulary
+from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.schedule import learning_rates
+from gatewise.tasks.setup import build_model, make_sparsifier
+
+FOUR = ("original", "bayes-w", "bayes-wn", "bayes-wgn")
+ROWS = [
+    *(f"{task}-{row}" for task in ("imdb", "agnews", "ptb-char") for row in FOUR),
+    *(f"ptb-word-small-{row}" for row in (*FOUR, "prune-wn", "prune-wgn")),
+    *(f"ptb-word-large-{row}" for row in ("original", "prune-wn", "prune-wgn")),
+]
+OTHERS = ["ptb-word-small-prune-wgn-gru", "imdb-bayes-wgn-gru", "agnews-bayes-wgn-matched"]
+BASE = {"data": {"task": "word-ptb", "batch": 4}, "model": {"hidden": 3}, "train": {"epochs": 2, "lr": 1.0}}
+
+
+def corpus(row: Recipe) -> LanguageData | TextData:
+    """As large a vocabulary as the real one, and hardly any text."""
+    if row.data.task in ("word-ptb", "char-ptb"):
+        words = row.data.task == "word-ptb"
+        symbols = Vocabulary(tuple(map(str, range(10_000 if words else 50))))
+        return LanguageData(*[torch.zeros(9, dtype=torch.long)] * 3, symbols, "word" if words else "char")
+    rows = Examples(torch.zeros(2, 3, dtype=torch.long), torch.ones(2), torch.zeros(2, dtype=torch.long))
+    classes = ("0", "1") if row.data.task == "imdb" else ("0", "1", "2", "3")
+    return TextData(rows, rows, rows, tuple(map(str, range(20_000))), classes, {})
+
+
+def test_there_is_a_recipe_for_every_row() -> None:
+    assert len(ROWS) == 21
+    assert recipe.names() == sorted(ROWS + OTHERS)
+
+
+@pytest.mark.parametrize("name", ROWS + OTHERS)
+def test_recipe_builds_its_network(name: str) -> None:
+    """Read, written and read again, and built with the paper's number of weights."""
+    row = recipe.load(name)
+    assert recipe.parse(tomllib.loads(recipe.dump(row))) == row
+    with torch.device("meta"):
+        model = build_model(row, corpus(row))
+    weights = {"imdb": 6_220_164, "agnews": 7_665_924, "ptb-char": 4_250_000, "ptb-word-small": 4_640_000}
+    total = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    expected = next((n for start, n in weights.items() if name.startswith(start)), 66_000_000)
+    assert row.model.cell == "GRU" or total == expected
+    method = {"o": "none", "b": "variational", "p": "group-lasso"}
+    kind = name.replace("ptb-word-small-", "").replace("ptb-word-large-", "").replace("ptb-char-", "")
+    kind = kind.removeprefix("imdb-").removeprefix("agnews-")
+    assert row.sparsify.method == method[kind[0]]
+    levels = {"w": "W", "wn": "W+N", "wgn": "W+G+N"}.get(kind.split("-")[1]) if kind[0] != "o" else None
+    assert levels in (None, row.sparsify.levels)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_holds_the_papers_numbers(name: str) -> None:
+    """`[expect]` has a quality, and counts of as many layers as the network has."""
+    row = recipe.load(name)
+    assert any(key.startswith("test_") for key in row.expect)
+    assert row.expect["compression"] >= 1
+    assert len(row.expect["neurons"]) == len(row.expect["live_gates"]) == row.model.layers
+
+
+def test_a_sparse_recipe_sparsifies_what_the_paper_says() -> None:
+    """z of words for texts only; L1 on the softmax, not on the embedding."""
+    texts, words = recipe.load("imdb-bayes-w"), recipe.load("ptb-word-small-prune-wgn")
+    tiny = ["model.hidden=2", "model.embedding=2"]
+    texts, words = recipe.load(texts.name, tiny), recipe.load(words.name, tiny)
+    model = build_model(texts, corpus(texts))
+    make_sparsifier(texts, model, 10, 1)
+    names = dict(model.named_parameters())
+    assert "emb.word_scale" in names
+    assert not any(name.startswith("rnn.gate_scale") for name in names)
+    model = build_model(words, corpus(words))
+    lasso = make_sparsifier(words, model, 10, 1)
+    assert lasso is not None
+    lasso.penalty().backward()
+    pulled = {name for name, p in model.named_parameters() if p.grad is not None}
+    ends = ("ih_l0", "hh_l0", "ih_l1", "hh_l1")
+    assert pulled == {*(f"rnn.weight_{end}" for end in ends), "fc.weight"}
+
+
+def test_schedules_are_the_papers() -> None:
+    """0.6^max(e - 4, 0); d^((e - 1) // 18) with epoch 55 alone at d^3; constant, then linear to 0."""
+    small, large = recipe.load("ptb-word-small-prune-wgn").train, recipe.load("ptb-word-large-prune-wn").train
+    for epoch in range(1, 21):
+        assert learning_rates(small, epoch, 3) == pytest.approx([0.6 ** max(epoch - 4, 0)] * 3)
+    steps = [learning_rates(large, epoch, 1)[0] for epoch in range(1, 56)]
+    assert steps == pytest.approx([1.0] * 18 + [0.2] * 18 + [0.04] * 18 + [0.008])
+    bayes = recipe.load("ptb-word-small-bayes-wgn", ["epochs=4", "after=2"]).train
+    rates = [rate for epoch in range(1, 5) for rate in learning_rates(bayes, epoch, 2)]
+    assert rates == pytest.approx([0.002 * min(1, (8 - k) / 4) for k in range(8)])
+    assert set(learning_rates(recipe.load("imdb-bayes-w").train, 800, 2)) == {5e-4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": {"hiden": 3}}, r"\[model\] has an unknown key 'hiden'; did you mean 'hidden'\?"),
+        ({"modle": {}}, "unknown section or key 'modle'; did you mean 'model'"),
+        ({"train": {"epochs": 2}}, r"\[train\] lacks lr"),
+        ({"train": {"epochs": "2", "lr": 1}}, r"\[train\] epochs = '2' must be a whole number"),
+        ({"train": {"epochs": True, "lr": 1}}, "must be a whole number"),
+        ({"train": {"epochs": 0, "lr": 1}}, "train.epochs = 0 must be above 0"),
+        ({"model": {"hidden": 3, "cell": "lstm"}}, "cell = 'lstm' is not one of LSTM, GRU"),
+        ({"model": {"hidden": 3, "dropout": 1.0}}, "model.dropout = 1.0 must be in"),
+        ({"data": {"task": "words", "batch": 2}}, "needs data.path"),
+        ({"sparsify": {"method": "group-lasso"}}, "needs group > 0"),
+        ({"train": {"epochs": 2, "lr": 1, "schedule": "stairs"}}, "needs train.after"),
+        ({"train": {"epochs": 2, "lr": 1, "schedule": "linear", "after": 2}}, "must be below train.epochs"),
+        ({"train": {"epochs": 2, "lr": 1, "schedule": "power", "decay": 0}}, "train.decay"),
+        (
+            {"data": {"task": "imdb", "batch": 2}, "train": {"epochs": 1, "lr": 1, "loss": "window-sum"}},
+            "windows",
+        ),
+        ({"data": 3}, "must be a section"),
+        ({"expect": 3}, "must be a section"),
+    ],
+)
+def test_mistakes_are_named(changed: dict[str, object], said: str) -> None:
+    """A key nobody reads would be a setting that was never made."""
+    with pytest.raises(RecipeError, match=said):
+        recipe.parse({**BASE, **changed})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("epoch=3", "did you mean 'train.epochs'"),
+        ("train.lerning_rate=3", "there is no such key"),
+        ("trian.epochs=3", "did you mean 'train.epochs'"),
+        ("epochs", "write it as section.key=value"),
+        ("=3", "write it as section.key=value"),
+        ("train.epochs=three", "must be a whole number"),
+        ("data.task=wordptb", "is not one of"),
+        ("qqqq=1", "there is no such key"),
+    ],
+)
+def test_set_typos_are_refused(change: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        recipe.load("ptb-word-small-prune-wgn", [change])
+
+
+def test_set_changes_one_key() -> None:
+    """With or without its section, strings with or without quotes; later changes win."""
+    changes = ["epochs=3", "train.lr=2", "model.cell=GRU", 'sparsify.levels="W+N"', "lr=0.5"]
+    row = recipe.load("ptb-word-small-prune-wgn", changes)
+    assert (row.train.epochs, row.train.lr, row.model.cell, row.sparsify.levels) == (3, 0.5, "GRU", "W+N")
+
+
+def test_unknown_recipe_and_broken_file(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'imdb-bayes-wgn'"):
+        recipe.load("imdb-bays-wgn")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        recipe.load(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[data\n")
+    with pytest.raises(RecipeError, match="is not TOML"):
+        recipe.load(broken)
