@@ -403,6 +403,15 @@ def test_calls_from_many_threads_do_not_meet():
         np.testing.assert_array_equal(y, answers[0])
 
 
+def test_smaller_parts_need_no_more_scratch():
+    """Threads share scratch out by the largest part of a batch."""
+    layer = bindings._layer(make_case(1, "GRU", n_units=20).pack())
+    size = bindings.kernels()["scalar"].contents.layer_scratch
+    for steps in (1, 7, 200):
+        sizes = [size(ctypes.addressof(layer), steps, n) for n in range(1, 200)]
+        assert sizes == sorted(sizes)
+
+
 def test_addresses_stand_for_arrays():
     case = make_case(2)
     net = bindings.Network([[case.pack()]], 7)

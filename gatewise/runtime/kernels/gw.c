@@ -385,9 +385,11 @@ static int32_t chunk_steps(int32_t steps, int32_t batch) {
     return steps < most ? steps : most;
 }
 
-/* Scratch: pre (chunk rows, R) + block, rec (B, R_n) + block, then what one product at a time needs. */
+/* Scratch: pre (chunk rows, R) + block, rec (B, R_n) + block, then what one product at a time needs. The bound on the
+ * rows of a chunk, not their number, so that a smaller batch never needs more. */
 size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch) {
-    const size_t m = (size_t)chunk_steps(steps, batch) * (size_t)batch, b = (size_t)batch;
+    const size_t b = (size_t)batch, all = (size_t)steps * b, most = batch > CHUNK_ROWS ? b : CHUNK_ROWS;
+    const size_t m = all < most ? all : most;
     const size_t input = m * (size_t)layer->w_ih.cols + gw_product_scratch(&layer->w_ih, (int32_t)m);
     const size_t rec_rows = gw_product_scratch(&layer->w_hh, batch), rec_n = gw_product_scratch(&layer->w_hn, batch);
     const size_t recurrent = b * (size_t)layer->w_hh.cols + (rec_rows > rec_n ? rec_rows : rec_n);

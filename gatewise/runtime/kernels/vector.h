@@ -106,9 +106,9 @@ GW_INLINE vf vf_select(uint32_t bits, vf a, vf b) {
 #if GW_LANES == 16
     return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a);
 #elif GW_LANES > 1
-    vu lane, mask;
+    vu lane = {0};
     for (int l = 0; l < GW_LANES; l++) lane[l] = 1u << l;
-    mask = (vu)((lane & bits) != 0);
+    const vu mask = (vu)((lane & bits) != 0);
     return (vf)((vf_bits(a) & mask) | (vf_bits(b) & ~mask));
 #else
     return bits ? a : b;
@@ -139,9 +139,9 @@ GW_INLINE vf vf_gather(const float *p, const uint16_t *index) {
 #elif GW_LANES == 8
     return (vf)_mm256_i32gather_ps(p, _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)index)), 4);
 #elif GW_LANES > 1
-    vf v;
-    for (int l = 0; l < GW_LANES; l++) v[l] = p[index[l]];
-    return v;
+    float lane[GW_LANES];
+    for (int l = 0; l < GW_LANES; l++) lane[l] = p[index[l]];
+    return vf_load(lane);
 #else
     return p[*index];
 #endif
