@@ -34,6 +34,7 @@ class Masks:
     recurrent: dict[str, RecurrentMasks]  # by block
     words: dict[str, Tensor]  # embedding module -> (V,) z of each word
     word_variables: frozenset[str]  # embeddings that have such variables
+    biased: dict[str, Tensor]  # Linear -> (width,) outputs with a bias
     zero_outputs: dict[str, Tensor]  # Linear or Embedding -> (width,) units that are zero whatever comes in
     shared: dict[str, str]  # matrix -> the first name of the same parameter
 
@@ -45,6 +46,7 @@ def find_masks(model: nn.Module) -> Masks:
     recurrent: dict[str, RecurrentMasks] = {}
     words: dict[str, Tensor] = {}
     variables: set[str] = set()
+    biased: dict[str, Tensor] = {}
     zero_outputs: dict[str, Tensor] = {}
     names = FirstNames()
     for name in dict.fromkeys(block.module for block in find_blocks(model).values()):
@@ -62,7 +64,9 @@ def find_masks(model: nn.Module) -> Masks:
                 zero_outputs[name] = ~(matrix[weight] & words[name][:, None]).any(0)
             else:
                 bias = bias_of(module)
-                zero_outputs[name] = ~(matrix[weight].any(1) | (False if bias is None else nonzero(bias)))
+                no_bias = torch.zeros(len(matrix[weight]), dtype=torch.bool)
+                biased[name] = no_bias if bias is None else nonzero(bias)
+                zero_outputs[name] = ~(matrix[weight].any(1) | biased[name])
             continue
         for layer, direction in places_of(module):
             end = ending(module, layer, direction)
@@ -74,7 +78,7 @@ def find_masks(model: nn.Module) -> Masks:
                 names.add(label, getattr(module, label.rpartition(".")[2], None))
             if w.input_scale is not None:
                 matrix[own.input_matrix] &= nonzero(w.input_scale)
-    return Masks(matrix, recurrent, words, frozenset(variables), zero_outputs, names.first)
+    return Masks(matrix, recurrent, words, frozenset(variables), biased, zero_outputs, names.first)
 
 
 def recurrent_masks(

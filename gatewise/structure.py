@@ -91,14 +91,20 @@ def one_pass(masks: Masks, graph: ReaderGraph) -> Structure:
 def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
     """Everything from which a chain of non-zero weights leads to the output; the rest cannot change the answer.
 
-    First zeros are pushed forward (columns that read a unit which is always zero), then life is spread backward from
-    what forward() returns or exposes until nothing changes. A neuron read only by removed neurons, or only by itself,
-    is never reached.
+    First zeros are pushed forward (columns that read a unit which is always zero, outputs that read nothing else),
+    then life is spread backward from what forward() returns or exposes, each until nothing changes. A neuron read
+    only by removed neurons, or only by itself, is never reached.
     """
     zero = {name: ~own.neuron for name, own in masks.recurrent.items()} | masks.zero_outputs
-    matrix = {
-        name: mask & ~zero_columns(name, mask.shape[1], zero, graph) for name, mask in masks.matrix.items()
-    }
+    while True:
+        matrix = {
+            name: mask & ~zero_columns(name, mask.shape[1], zero, graph)
+            for name, mask in masks.matrix.items()
+        }
+        silent = {name: ~(matrix[weight_name(name)].any(1) | biased) for name, biased in masks.biased.items()}
+        if all(torch.equal(silent[name], zero[name]) for name in silent):
+            break
+        zero = zero | silent
     for name in masks.words:  # an embedding has no input: its columns are its own units
         matrix[weight_name(name)] = masks.matrix[weight_name(name)] & masks.words[name][:, None]
     alive = {name: torch.zeros_like(dead) for name, dead in zero.items()}
@@ -137,7 +143,7 @@ def zero_columns(
 ) -> Tensor:  # (columns,)
     """Columns that only ever see zero: every unit that reaches them is zero, and reaches them as zero."""
     reads = graph.reads_by(matrix)
-    if not reads:
+    if not reads or matrix in graph.outside:
         return next(iter(zero.values())).new_zeros(width)
     fed = torch.zeros(width, dtype=torch.bool, device=next(iter(zero.values())).device)
     nonzero = torch.zeros_like(fed)
@@ -192,7 +198,7 @@ def kept_columns(
 ) -> Tensor:
     """Columns of a matrix that see a kept unit, a zero that did not stay zero, or something that is no unit."""
     columns = torch.ones(matrix[name].shape[1], dtype=torch.bool, device=matrix[name].device)
-    reads = graph.reads_by(name)
+    reads = [] if name in graph.outside else graph.reads_by(name)
     for r in reads:
         columns[r.column : r.column + r.width] = False
     for r in reads:

@@ -76,11 +76,13 @@ class SharedParts:
         self.parts: dict[int, nn.Parameter] = {}
         self.held: list[Tensor] = []  # a computed weight must live on, or its id would be given again
 
-    def take(self, parameter: Tensor, matrix: Tensor, rows: Tensor, columns: Tensor) -> nn.Parameter:
+    def take(
+        self, parameter: Tensor, matrix: Tensor, rows: Tensor, columns: Tensor, trains: bool
+    ) -> nn.Parameter:
         self.held.append(parameter)
         if id(parameter) not in self.parts:
             part = matrix[rows.to(matrix.device)][:, columns.to(matrix.device)]
-            self.parts[id(parameter)] = nn.Parameter(part.clone(), parameter.requires_grad)
+            self.parts[id(parameter)] = nn.Parameter(part.clone(), trains)
         return self.parts[id(parameter)]
 
 
@@ -91,7 +93,7 @@ def compact_module(
     if isinstance(old, nn.Linear):
         plan = plans[name]
         assert isinstance(plan, LinearPlan)
-        weight = shared.take(old.weight, matrix_of(old), plan.outputs, plan.inputs)
+        weight = shared.take(old.weight, matrix_of(old), plan.outputs, plan.inputs, trains(old))
         return CompactLinear(old.in_features, old.out_features, plan, weight, kept_bias(old, plan))
     if isinstance(old, nn.Embedding):
         plan = plans[name]
@@ -102,7 +104,8 @@ def compact_module(
             matrix = torch.renorm(matrix, old.norm_type, 0, old.max_norm)
         if scale is not None:
             matrix = matrix * scale[:, None]
-        weight = shared.take(old.weight if keeps_tie(old) else matrix, matrix, plan.words, plan.components)
+        key = old.weight if keeps_tie(old) else matrix
+        weight = shared.take(key, matrix, plan.words, plan.components, trains(old))
         return CompactEmbedding(old.num_embeddings, old.embedding_dim, plan, weight, old.padding_idx)
     return compact_recurrent(name, old, plans)
 
@@ -111,7 +114,13 @@ def kept_bias(old: nn.Linear, plan: LinearPlan) -> nn.Parameter | None:
     bias = bias_of(old)
     if bias is None:
         return None
-    return nn.Parameter(bias[plan.outputs.to(bias.device)].clone(), bias.requires_grad)
+    return nn.Parameter(bias[plan.outputs.to(bias.device)].clone(), trains(old, "bias"))
+
+
+def trains(layer: nn.Module, name: str = "weight") -> bool:
+    """A frozen parameter stays frozen. A computed weight is trained if anything in its layer is."""
+    own = layer._parameters.get(name)
+    return any(p.requires_grad for p in layer.parameters()) if own is None else own.requires_grad
 
 
 def word_scale_of(embedding: nn.Embedding) -> Tensor | None:
@@ -143,7 +152,7 @@ def compact_recurrent(
         compact = CompactLayer(cell, plan, hidden, width, w.w_hh, w.b_ih is not None)
         scales = [w.w_hh.new_ones(hidden) if z is None else z for z in below]
         compact.fill(plan, w, torch.cat(scales) if scales else None)
-        layers.append(compact.requires_grad_(any(p.requires_grad for p in old.parameters())))
+        layers.append(compact.requires_grad_(trains(old)))
         here.append(w.neuron_scale)
     if is_single_step(old):
         return CompactCell(cell, layers[0])

@@ -28,14 +28,15 @@ def find_readers(model: nn.Module, readers: Mapping[str, Sequence[str]] | None =
     blocks = find_blocks(model)
     stated = dict(readers or {})
     check_stated(model, stated)
-    reads, exposed, raw = trace_reads(model, blocks)
+    found = trace_reads(model, blocks)
+    reads, exposed = found.reads, found.exposed
     for name, names in stated.items():
         own = {block.name for block in blocks.values() if block.module == name}
         exposed = {block: why for block, why in exposed.items() if block not in own}
         reads = [read for read in reads if read.block not in own]
         reads += stated_reads(model, output_blocks(blocks, name), names)
     reads += inner_reads(model, blocks)
-    return ReaderGraph(blocks, merged(reads), exposed, frozenset(raw))
+    return ReaderGraph(blocks, merged(reads), exposed, frozenset(found.raw), frozenset(found.outside))
 
 
 def merged(reads: Iterable[Read]) -> tuple[Read, ...]:

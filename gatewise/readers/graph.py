@@ -45,6 +45,7 @@ class ReaderGraph:
     raw: frozenset[str] = (
         frozenset()
     )  # parameters that forward() uses by itself, past the layer that owns them
+    outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
 
     def reads_of(self, block: str) -> list[Read]:
         return [read for read in self.reads if read.block == block]

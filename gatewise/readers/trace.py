@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,21 @@ class LayerTracer(fx.Tracer):
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[list[Read], dict[str, str], set[str]]:
-    """Reads found in forward(); why something unknown sees a block; parameters used past their layers."""
+@dataclass(frozen=True)
+class Found:
+    """What forward() does with units and parameters."""
+
+    reads: list[Read]
+    exposed: dict[str, str]  # block -> why something unknown sees it
+    raw: set[str]  # parameters used past their layers
+    outside: set[str]  # matrices that also read what carries no units
+
+
+def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
+    """Reads found in forward(), and what stands against removing a unit or a column."""
     if cell_of(model) is not None or isinstance(model, nn.Linear | nn.Embedding):
-        return [], dict.fromkeys(blocks, "it is the whole model: its output and state are the answer"), set()
+        why = "it is the whole model: its output and state are the answer"
+        return Found([], dict.fromkeys(blocks, why), set(), set())
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
@@ -61,13 +73,13 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[list[Rea
         graph = record(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        return [], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set()
+        return Found([], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set(), set())
     follower = Follower(model, blocks, prefix)
     for node in graph.nodes:
         follower.visit(node)
     for name in blocks.keys() - follower.called:
         follower.exposed.setdefault(name, "forward() never calls it")
-    return follower.reads, follower.exposed, follower.raw
+    return Found(follower.reads, follower.exposed, follower.raw, follower.outside)
 
 
 def record(model: nn.Module) -> fx.Graph:
@@ -101,6 +113,7 @@ class Follower(ChannelOperations):
         self.exposed: dict[str, str] = {}
         self.called: set[str] = set()
         self.raw: set[str] = set()
+        self.outside: set[str] = set()
         self.given_state: set[str] = set()  # modules whose initial state is an argument of forward()
         self.columns = {
             matrix: input_width(module)
@@ -133,6 +146,7 @@ class Follower(ChannelOperations):
             for units, zero in value.paths:
                 self.reads += as_reads(matrix, units, self.blocks, self.starts, zero)
         else:
+            self.outside.add(matrix)
             self.expose(value, why)
 
     def expose(self, value: Value, why: str) -> None:
