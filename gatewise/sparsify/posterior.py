@@ -49,11 +49,22 @@ def kl(log_alpha: Tensor, form: KLForm) -> Tensor:
     return 0.5 * F.softplus(-clipped) - form.k1 * torch.sigmoid(form.k2 + form.k3 * clipped) + form.constant
 
 
+def kl_sum_(log_alpha: Tensor, form: KLForm) -> Tensor:
+    """The sum of `kl` in few passes, with softplus(-x) as -log sigmoid(x); overwrites its argument."""
+    log_alpha.clamp_(-LOG_ALPHA_BOUND, LOG_ALPHA_BOUND)
+    second = (log_alpha * form.k3).add_(form.k2).sigmoid_().sum()
+    first = log_alpha.sigmoid_().log_().sum()
+    return form.constant * log_alpha.numel() - 0.5 * first - form.k1 * second
+
+
 def kl_slope(log_alpha: Tensor, form: KLForm) -> Tensor:
     """d KL / d log alpha = -0.5 sigmoid(-log alpha) - k1 k3 s (1 - s), and 0 where log alpha is clipped."""
-    s = torch.sigmoid(form.k2 + form.k3 * log_alpha)
-    slope = -0.5 * torch.sigmoid(-log_alpha) - form.k1 * form.k3 * s * (1 - s)
-    return torch.where(log_alpha.abs() < LOG_ALPHA_BOUND, slope, torch.zeros_like(slope))
+    s = (log_alpha * form.k3).add_(form.k2).sigmoid_()
+    slope = (s * s).sub_(s).mul_(form.k1 * form.k3).sub_(torch.sigmoid(-log_alpha), alpha=0.5)
+    # The gradient of clipping: what came in, where the bound was not reached.
+    result = torch.ops.aten.hardtanh_backward(slope, log_alpha, -LOG_ALPHA_BOUND, LOG_ALPHA_BOUND)
+    assert isinstance(result, Tensor)
+    return result
 
 
 class SampleAndKL(torch.autograd.Function):
@@ -76,8 +87,8 @@ class SampleAndKL(torch.autograd.Function):
         for m, ls, w in zip(means, log_sigmas, samples):
             for part_m, part_ls, part_w in chunks(m, ls, w):
                 if draw:
-                    torch.addcmul(part_m, part_ls.exp(), torch.randn_like(part_m), out=part_w)
-                total += kl(log_alpha(part_m, part_ls), form).sum()
+                    part_w.normal_().mul_(part_ls.exp()).add_(part_m)
+                total += kl_sum_(log_alpha(part_m, part_ls), form)
         ctx.set_materialize_grads(False)
         ctx.form, ctx.n = form, n
         ctx.save_for_backward(*means, *log_sigmas, *samples)
@@ -99,12 +110,13 @@ class SampleAndKL(torch.autograd.Function):
                     dls.zero_()
                 else:
                     dm.copy_(g)
-                    torch.mul(g, w - m, out=dls)
+                    torch.sub(w, m, out=dls).mul_(g)
                 if kl_grad is not None:
-                    pull = 2 * kl_grad * kl_slope(log_alpha(m, ls), ctx.form)
+                    pull = kl_slope(log_alpha(m, ls), ctx.form).mul_(2 * kl_grad)
                     dls += pull
-                    # A mean of zero has an infinite log alpha, which is clipped: no slope, and no 0 / 0 either.
-                    dm -= torch.where(m == 0, torch.zeros_like(m), pull / m)
+                    # 1 / m as m / m^2: a mean of zero has an infinite log alpha, which is clipped, so that its pull
+                    # is zero; the bound keeps 0 / 0 out of it.
+                    dm.addcmul_(pull, m / (m * m).clamp_min_(torch.finfo(m.dtype).tiny), value=-1)
         return (None, None, None, *mean_grads, *sigma_grads)
 
 
