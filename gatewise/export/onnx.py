@@ -33,6 +33,8 @@ from gatewise.runtime.narrow import (
     Recurrence,
     Table,
     narrow_chain,
+    spread_columns,
+    takes_last_state,
 )
 
 GATES = {"LSTM": ("i", "o", "f", "g"), "GRU": ("u", "r", "n")}  # the order of rows in ONNX
@@ -123,7 +125,7 @@ class Graph:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
             self.known[key] = f"constant_{len(self.constants)}"
-            self.constants.append(self.to_tensor(np.ascontiguousarray(array), self.known[key]))
+            self.constants.append(self.to_tensor(np.array(array, order="C"), self.known[key]))
         return self.known[key]
 
     def integers(self, *numbers: int) -> str:
@@ -210,7 +212,7 @@ class Writer:
             if isinstance(link, Table):
                 value = self.table(link)
             elif isinstance(link, Level):
-                value = self.level(link, value, final=takes_last_state(links[k : k + 2]))
+                value = self.level(link, value, final=takes_last_state(link, links[k + 1 :]))
             elif isinstance(link, Affine):
                 value = self.affine(link, value)
             else:
@@ -386,23 +388,6 @@ class Writer:
         if rows and value.sequence:
             name = graph.add("Reshape", name, graph.integers(-1, narrow.width))
         return graph.add("Squeeze", name, graph.integers(-1)) if chain.squeezed else name
-
-
-def takes_last_state(links: Sequence[object]) -> bool:
-    """Whether a level hands on its last state alone. With one direction that is its last step."""
-    level, *after = links
-    assert isinstance(level, Level)
-    names = ("last_state", "last_step") if len(level.directions) == 1 else ("last_state",)
-    return bool(after) and isinstance(after[0], Function) and after[0].name in names
-
-
-def spread_columns(weight: Floats, columns: Ints, width: int) -> Floats:
-    """The matrix over all channels, zero in those it does not read."""
-    if len(columns) == width:
-        return weight
-    whole = np.zeros((len(weight), width), np.float32)
-    whole[:, columns] = weight
-    return whole
 
 
 def gate_matrix(live: Floats, r: Recurrence, cell: Cell) -> Floats:  # (R, n) -> (1, G * K, n)

@@ -21,15 +21,18 @@ from gatewise.sparsify.variational import replace_module
 def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     """The same model with engine-backed recurrent layers of the same call: CPU, float32, inference only.
 
-    A model that is not compact is compressed first. The argument is not changed.
+    A model that is not compact is compressed first. The argument is not changed; the answer is in eval mode and no
+    parameter of it asks for a gradient.
     """
+    if threads < 1:
+        raise ValueError(f"threads={threads} must be at least 1.")
     native()  # a missing library is said here, not in the first forward pass
-    compact = any(isinstance(module, CompactRecurrent) for module in model.modules())
-    fast = copy.deepcopy(model) if compact else compress(model)
+    compact = any(getattr(module, "is_compact", False) for module in model.modules())
+    fast = (copy.deepcopy(model) if compact else compress(model)).eval().requires_grad_(False)
     check_cpu_float32(fast)
     for name, module in list(fast.named_modules()):
         if isinstance(module, CompactRecurrent):
-            new = EngineRecurrent(module, threads).train(module.training)
+            new = EngineRecurrent(module, threads).eval()
             if not name:
                 return new
             replace_module(fast, module, new)
@@ -42,9 +45,11 @@ class EngineRecurrent(CompactRecurrent):
     def __init__(self, compact: CompactRecurrent, threads: int) -> None:
         super().__init__(compact.cell, list(compact.layers), compact.options())  # type: ignore[arg-type]
         self.threads = threads
+        self.register_load_state_dict_post_hook(rebuild)  # type: ignore[no-untyped-call]
         self._build()
 
     def _build(self) -> None:
+        """The kernels' copy of the weights."""
         narrower = Narrower()
         narrower.kept, narrower.width = np.arange(self.input_size), self.input_size
         narrower.recurrent("", self)
@@ -62,15 +67,18 @@ class EngineRecurrent(CompactRecurrent):
         self._build()
 
     def forward(self, input: Any, hx: Any = None, *, mask: Tensor | None = None) -> Any:
-        x = input.data if isinstance(input, PackedSequence) else input
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise RuntimeError(
-                "An accelerated layer has no gradient; use the compact model, or torch.no_grad()."
-            )
-        if x.device.type != "cpu" or x.dtype != torch.float32:
-            raise ValueError(
-                f"An accelerated layer computes in float32 on the CPU, got {x.dtype} on {x.device}."
-            )
+        state = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        for x in (input.data if isinstance(input, PackedSequence) else input, *state):
+            if torch.is_grad_enabled() and x.requires_grad:
+                raise RuntimeError(
+                    "An accelerated layer has no gradient; use the compact model, or torch.no_grad()."
+                )
+            if x.device.type != "cpu" or x.dtype != torch.float32:
+                raise ValueError(
+                    f"An accelerated layer computes in float32 on the CPU, got {x.dtype} on {x.device}."
+                )
+        if self.training and self.dropout:
+            raise RuntimeError("An accelerated layer has no dropout; call eval() first.")
         with torch.no_grad():
             return super().forward(input, hx, mask=mask)
 
@@ -91,7 +99,9 @@ class EngineRecurrent(CompactRecurrent):
                 part[:] = given.numpy()
         y = np.empty((steps, batch, self.network.width), np.float32)
         sizes32 = None if lengths is None else lengths.to(torch.int32).numpy()
-        self.network.run(x.contiguous().numpy(), memory, y, steps, batch, False, sizes32, self.threads)
+        self.network.run(
+            x.detach().contiguous().numpy(), memory, y, steps, batch, False, sizes32, self.threads
+        )
         whole = torch.zeros(steps, batch, self.hidden_size * self.num_directions)
         whole[:, :, self.columns] = torch.from_numpy(y)
         lasts = [
@@ -101,3 +111,8 @@ class EngineRecurrent(CompactRecurrent):
         if lengths is not None:
             whole = pack_padded_sequence(whole, lengths).data
         return whole, tuple(torch.stack(parts) for parts in zip(*lasts))
+
+
+def rebuild(layer: EngineRecurrent, _: Any) -> None:
+    """After load_state_dict() the kernels read the new weights."""
+    layer._build()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,11 +11,23 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gatewise.runtime.bindings import Network, softmax
-from gatewise.runtime.narrow import Affine, Function, Level, NarrowChain, Recurrence, Table, narrow_chain
+from gatewise.runtime.narrow import (
+    Affine,
+    Function,
+    Level,
+    Link,
+    NarrowChain,
+    Recurrence,
+    Table,
+    narrow_chain,
+    spread_columns,
+    takes_last_state,
+)
 from gatewise.runtime.packing import pack_layer, pack_matrix
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
+FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
 
 
 class EngineState:
@@ -23,6 +35,17 @@ class EngineState:
 
     def __init__(self, batch: int, parts: tuple[Floats, ...]) -> None:
         self.batch, self.parts = batch, parts
+
+
+class Frame(NamedTuple):
+    """How the sequences of one call lie: x and outputs (T, B, ...) or (B, T, ...), in a single step (B, ...)."""
+
+    axes: tuple[int, ...]  # lengths of the axes before the channels
+    steps: int
+    batch: int
+    batch_first: bool = False
+    lengths: Array | None = None  # (B,) int32
+    threads: int = 1
 
 
 class Engine:
@@ -43,108 +66,99 @@ class Engine:
             raise ValueError(f"threads={threads} must be at least 1.")
         self.narrow = narrow_chain(model)
         self.threads = threads
-        self.stages = build(self.narrow, fold_embedding, threads)
+        self.stages = build(self.narrow, fold_embedding)
         self._networks = [stage for stage in self.stages if isinstance(stage, NetworkStage)]
-        self._remembered: EngineState | None = None
+        self._remembered: tuple[EngineState, Frame] | None = None
         chain = self.narrow.chain
-        self._words, self._batch_first = chain.words, chain.batch_axis == 0
+        self._words, self._batch_axis, self._squeezed = chain.words, chain.batch_axis, chain.squeezed
+        self._whole = len(self.narrow.kept) == self.narrow.width
 
     def __call__(
-        self, x: Any, state: EngineState | None = None, *, lengths: Sequence[int] | None = None
+        self, x: Any, state: EngineState | None = None, *, lengths: Any = None
     ) -> tuple[Any, EngineState]:
-        """`lengths` (B): sequences are padded on the right; outputs past the end are zero."""
+        """`lengths` (B): sequences are padded on the right. Past the end of its sequence a recurrent layer gives
+        zeros, as after `pad_packed_sequence`, and the last step is that of the sequence.
+        """
         array = self._input(x, 2)
-        chain = self.narrow.chain
-        batch = array.shape[chain.batch_axis]
-        sizes = None if lengths is None else np.ascontiguousarray(lengths, np.int32)
-        if sizes is not None and sizes.shape != (batch,):
-            raise ValueError(f"lengths: expected one for each of {batch} sequences, got {sizes.shape}.")
-        state = self._state(state, batch)
-        value, after = self._run(array, state, sizes, self._batch_first)
-        return self._like(self._layout(value, self._batch_first), x), after
+        axes = array.shape[:2]
+        batch = axes[self._batch_axis]
+        before = self.zero_state(batch) if state is None else self._checked(state, batch)
+        after = EngineState(batch, tuple([part.copy() for part in before.parts]))
+        sizes = None if lengths is None else self._lengths(lengths, batch)
+        steps, first = axes[1 - self._batch_axis], self._batch_axis == 0
+        value = self._run(array, after, Frame(axes, steps, batch, first, sizes, self.threads))
+        value = self._layout(value)
+        return (torch.from_numpy(value) if isinstance(x, torch.Tensor) else value), after
 
     def step(self, x: Any) -> Any:  # (B, I) or ids (B,) -> (B, C)
         """One time step, from the state that the step before left."""
         array = self._input(x, 1)
-        batch = array.shape[0]
-        remembered = self._remembered
-        if remembered is not None and remembered.batch != batch:
+        batch = len(array)
+        if self._remembered is None:
+            self._remembered = self.zero_state(batch), Frame((batch,), 1, batch, threads=self.threads)
+        state, frame = self._remembered
+        if frame.batch != batch:
             raise ValueError(
-                f"step() had {remembered.batch} sequences before, now {batch}; call reset() in between."
+                f"step() had {frame.batch} sequences before, now {batch}; call reset() in between."
             )
-        value, self._remembered = self._run(array[None], self._state(remembered, batch), None, False)
-        value = value[0] if value.ndim == 3 else value
-        return self._like(value[..., 0] if self.narrow.chain.squeezed else value, x)
+        value = self._run(array, state, frame)
+        if self._squeezed:
+            value = value[..., 0]
+        return torch.from_numpy(value) if isinstance(x, torch.Tensor) else value
 
     def reset(self) -> None:
         """Forget the state of step()."""
         self._remembered = None
 
     def zero_state(self, batch: int) -> EngineState:
-        return EngineState(batch, tuple(stage.network.zero_state(batch) for stage in self._networks))
+        return EngineState(batch, tuple([stage.network.zero_state(batch) for stage in self._networks]))
 
-    def _run(
-        self, x: Array, state: EngineState, lengths: Array | None, batch_first: bool
-    ) -> tuple[Array, EngineState]:
+    def _run(self, x: Array, state: EngineState, frame: Frame) -> Array:
+        """Every stage in turn; the state is overwritten."""
         parts = iter(state.parts)
-        after = []
-        value = x
         for stage in self.stages:
-            if isinstance(stage, NetworkStage):
-                value, part = stage.run(value, next(parts), lengths, batch_first, self.threads)
-                after.append(part)
-            else:
-                value = stage(value, batch_first)
-        return self._widen(value), EngineState(state.batch, tuple(after))
+            x = stage.run(x, next(parts), frame) if isinstance(stage, NetworkStage) else stage(x, frame)
+        return x if self._whole else self._widen(x)
 
     def _widen(self, value: Floats) -> Floats:
         """All original output channels; the removed ones are constant."""
-        if len(self.narrow.kept) == self.narrow.width:
-            return value
         whole = np.broadcast_to(self.narrow.rest, (*value.shape[:-1], self.narrow.width)).copy()
         whole[..., self.narrow.kept] = value
         return whole
 
-    def _layout(self, value: Array, batch_first: bool) -> Array:
+    def _layout(self, value: Array) -> Array:
+        """From the axes of the input to those of forward()'s answer."""
         chain = self.narrow.chain
         if value.ndim == 3:
-            wanted_batch_first = chain.output_axes == "BTC" or (
-                chain.output_axes == "RC" and not chain.rows_time_first
-            )
-            if wanted_batch_first != batch_first:
+            rows = chain.output_axes == "RC"
+            batch_first = not chain.rows_time_first if rows else chain.output_axes == "BTC"
+            if batch_first != (self._batch_axis == 0):
                 value = value.swapaxes(0, 1)
-            if chain.output_axes == "RC":
+            if rows:
                 value = value.reshape(-1, value.shape[-1])
-        return np.ascontiguousarray(value[..., 0] if chain.squeezed else value)
+        if self._squeezed:
+            value = value[..., 0]
+        return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def _input(self, x: Any, axes: int) -> Array:
         """The caller's array, checked; `axes` are its axes besides the channels."""
-        if isinstance(x, torch.Tensor):
-            if x.device.type != "cpu":
-                raise ValueError(f"x is on {x.device}; the engine runs on the CPU: x.cpu().")
-            if x.requires_grad and torch.is_grad_enabled():
-                raise ValueError(
-                    "x requires a gradient, and the engine has none; use the compact model, or x.detach()."
-                )
-            x = x.detach().numpy()
-        array = np.asarray(x)
+        array = from_tensor(x) if isinstance(x, torch.Tensor) else np.asarray(x)
         if self._words:
             if array.dtype.kind not in "iu":
                 raise TypeError(f"x must be integer word ids, got {array.dtype}.")
             if array.ndim != axes:
                 raise ValueError(f"x must have {axes} axes of word ids, got shape {array.shape}.")
-            return np.ascontiguousarray(array, np.int64)
-        if array.dtype != np.float32:
+            ready = array.dtype is INT64 and array.flags.c_contiguous
+            return array if ready else np.ascontiguousarray(array, np.int64)
+        if array.dtype != FLOAT32:
             raise TypeError(f"x must be float32, got {array.dtype}.")
         if array.ndim != axes + 1 or array.shape[-1] != self.narrow.n_inputs:
             raise ValueError(
                 f"x must have {axes + 1} axes, the last of {self.narrow.n_inputs}; got {array.shape}."
             )
-        return np.ascontiguousarray(array)
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
-    def _state(self, state: EngineState | None, batch: int) -> EngineState:
-        if state is None:
-            return self.zero_state(batch)
+    def _checked(self, state: EngineState, batch: int) -> EngineState:
         if not isinstance(state, EngineState) or len(state.parts) != len(self._networks):
             raise TypeError("state must be what an earlier call of this engine returned, or None.")
         if state.batch != batch:
@@ -152,8 +166,28 @@ class Engine:
         return state
 
     @staticmethod
-    def _like(value: Array, x: Any) -> Any:
-        return torch.from_numpy(value) if isinstance(x, torch.Tensor) else value
+    def _lengths(lengths: Any, batch: int) -> Array:
+        sizes = np.asarray(lengths)
+        if sizes.shape != (batch,) or sizes.dtype.kind not in "iu":
+            raise ValueError(
+                f"lengths: expected an integer for each of {batch} sequences, got {sizes.dtype} {sizes.shape}."
+            )
+        return np.ascontiguousarray(sizes, np.int32)
+
+
+def from_tensor(x: torch.Tensor) -> Array:
+    if not x.is_cpu:
+        raise ValueError(f"x is on {x.device}; the engine runs on the CPU: x.cpu().")
+    if x.requires_grad:
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "x requires a gradient, and the engine has none; use the compact model, or x.detach()."
+            )
+        x = x.detach()
+    if x.dtype == torch.bfloat16:
+        raise TypeError("x must be float32, got bfloat16.")  # NumPy has no such type
+    array: Array = x.numpy()
+    return array
 
 
 class NetworkStage:
@@ -161,52 +195,50 @@ class NetworkStage:
 
     def __init__(self, network: Network, final: bool) -> None:
         self.network, self.final = network, final
+        self.kernel, self.width = network.run, network.width
 
-    def run(
-        self, x: Array, state: Floats, lengths: Array | None, batch_first: bool, threads: int
-    ) -> tuple[Floats, Floats]:
-        steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
-        shape = (batch, self.network.width) if self.final else (*x.shape[:2], self.network.width)
-        y, after = np.empty(shape, np.float32), state.copy()
-        self.network.run(x, after, y, steps, batch, batch_first, lengths, threads)
-        return y, after
+    def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
+        y = np.empty((frame.batch, self.width) if self.final else (*frame.axes, self.width), FLOAT32)
+        self.kernel(x, state, y, frame.steps, frame.batch, frame.batch_first, frame.lengths, frame.threads)
+        return y
 
 
-Stage = NetworkStage | Callable[[Array, bool], Array]
+Stage = NetworkStage | Callable[[Array, Frame], Array]
 
 
-def build(narrow: NarrowChain, fold_embedding: bool | None, threads: int) -> list[Stage]:
+def build(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]:
     """Stages for a narrow chain: as much as possible in networks, the rest in NumPy."""
     links = list(narrow.links)
     stages: list[Stage] = []
     width = narrow.n_inputs
     while links:
-        table = links.pop(0) if isinstance(links[0], Table) else None
+        table = links[0] if isinstance(links[0], Table) and isinstance(links[1], Level) else None
+        if table is not None:
+            links.pop(0)
         levels: list[Level] = []
         while links and isinstance(links[0], Level) and same_directions(levels, links[0]):
-            levels.append(links.pop(0))  # type: ignore[arg-type]
+            levels.append(links[0])
+            links.pop(0)
         if not levels:
             stage, width = numpy_stage(links.pop(0), width)
             stages.append(stage)
             continue
-        final = bool(links) and links[0] == Function("last_state")
-        one_way = len(levels[0].directions) == 1
-        if links and links[0] == Function("last_step") and one_way:
-            final = True  # with one direction the last step is the last state
+        final = takes_last_state(levels[-1], links)
         if final:
             links.pop(0)
-        head = links.pop(0) if links and isinstance(links[0], Affine) else None
+        head = links[0] if links and isinstance(links[0], Affine) else None
+        if head is not None:
+            links.pop(0)
         scores = head is not None and bool(links) and links[0] == Function("softmax")
         if scores:
             links.pop(0)
-        network = make_network(table, levels, head, width, final, scores, fold_embedding)  # type: ignore[arg-type]
+        network = make_network(table, levels, head, width, final, scores, fold_embedding)
         stages.append(NetworkStage(network, final))
         width = network.width
     return stages
 
 
-def same_directions(levels: list[Level], level: object) -> bool:
-    assert isinstance(level, Level)
+def same_directions(levels: list[Level], level: Level) -> bool:
     return not levels or len(levels[-1].directions) == len(level.directions)
 
 
@@ -233,7 +265,9 @@ def make_network(
         n_words=0 if table is None else table.n_words,
         remap=rows,
         embedding=None if fold else vectors,
-        head=None if head is None else (pack_matrix(spread_columns(head, top)), head.bias),
+        head=None
+        if head is None
+        else (pack_matrix(spread_columns(head.weight, head.inputs, top)), head.bias),
         softmax=scores,
         final=final,
     )
@@ -261,23 +295,40 @@ def pack(level: Level, r: Recurrence, embedding: Floats | None) -> Any:
     )
 
 
-def spread_columns(head: Affine, width: int) -> Floats:
-    """The head's matrix over all channels it is handed: zero columns for those it does not read."""
-    if len(head.inputs) == width:
-        return head.weight
-    whole = np.zeros((len(head.weight), width), np.float32)
-    whole[:, head.inputs] = head.weight
-    return whole
-
-
-def numpy_stage(link: object, width: int) -> tuple[Callable[[Array, bool], Array], int]:
-    """What the kernels have no call for: a function, or a linear layer that no recurrent layer precedes."""
+def numpy_stage(link: Link, width: int) -> tuple[Callable[[Array, Frame], Array], int]:
+    """What the kernels have no call for: functions, and embedding and linear layers before another."""
+    if isinstance(link, Table):
+        return Lookup(link), link.weight.shape[1]
     if isinstance(link, Affine):
-        return (lambda x, _: x[..., link.inputs] @ link.weight.T + link.bias), len(link.weight)
+        weight, bias = spread_columns(link.weight, link.inputs, width).T.copy(), link.bias
+        return (lambda x, _: x @ weight + bias), len(bias)
     assert isinstance(link, Function)
-    if link.name == "last_step":
-        return (lambda x, batch_first: x[:, -1] if batch_first else x[-1]), width
     return FUNCTIONS[link.name], width
+
+
+class Lookup:
+    """Word -> vector; a removed word is zero."""
+
+    def __init__(self, table: Table) -> None:
+        zero = np.zeros((1, table.weight.shape[1]), np.float32)
+        self.vectors = np.concatenate([table.weight, zero])
+        self.rows = np.arange(table.n_words) if table.rows is None else table.rows
+
+    def __call__(self, ids: Array, _: Frame) -> Floats:
+        outside = (ids < 0) | (ids >= len(self.rows))
+        if outside.any():
+            at = int(outside.argmax())
+            raise IndexError(f"word id {ids.flat[at]} at position {at} is outside 0..{len(self.rows) - 1}")
+        return self.vectors[self.rows[ids]]  # row -1 is the last, of zeros
+
+
+def last_step(x: Array, frame: Frame) -> Array:  # (T, B, C) or (B, T, C) -> (B, C)
+    if x.ndim == 2:
+        return x
+    by_time = x.swapaxes(0, 1) if frame.batch_first else x
+    ends = -1 if frame.lengths is None else frame.lengths - 1
+    last: Array = by_time[ends, np.arange(frame.batch)]
+    return last
 
 
 def log_softmax(x: Array) -> Array:
@@ -287,15 +338,16 @@ def log_softmax(x: Array) -> Array:
 
 
 def scores(x: Array) -> Array:
-    y = np.ascontiguousarray(x)
+    y = np.array(x, order="C")
     softmax(y)
     return y
 
 
-FUNCTIONS: dict[str, Callable[[Array, bool], Array]] = {
+FUNCTIONS: dict[str, Callable[[Array, Frame], Array]] = {
     "relu": lambda x, _: np.maximum(x, 0),
     "tanh": lambda x, _: np.tanh(x),
     "sigmoid": lambda x, _: np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)),
     "softmax": lambda x, _: scores(x),
     "log_softmax": lambda x, _: log_softmax(x),
+    "last_step": last_step,
 }

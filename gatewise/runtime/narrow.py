@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -220,6 +221,21 @@ class Narrower:
     def constant_channels(self) -> Floats:
         """The whole output as far as it is constant: zeros or f(0) for removed channels."""
         return np.full(self.width, self.removed, np.float32)
+
+
+def takes_last_state(level: Level, after: Sequence[Link]) -> bool:
+    """Whether a level hands on its last state alone. With one direction that is its last step."""
+    names = ("last_state", "last_step") if len(level.directions) == 1 else ("last_state",)
+    return bool(after) and isinstance(after[0], Function) and after[0].name in names
+
+
+def spread_columns(weight: Floats, columns: Ints, width: int) -> Floats:
+    """A matrix over all channels that it is handed, zero in those it does not read."""
+    if len(columns) == width:
+        return weight
+    whole = np.zeros((len(weight), width), np.float32)
+    whole[:, columns] = weight
+    return whole
 
 
 def floats(tensor: Any) -> Floats:

@@ -1,0 +1,192 @@
+"""Random sparse chains: what engine, ONNX and C must run as the compact model does."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.sparsify.layers import LOG_SIGMA, Posterior
+
+OTHER = {"LSTM": "GRU", "GRU": "LSTM"}
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+
+
+class ChainModel(nn.Module):
+    """[embedding] [linear, relu] recurrent [function] [recurrent of the other cell] [last] [linear] [function]."""
+
+    def __init__(self, o: dict[str, Any]) -> None:
+        super().__init__()
+        self.o, directions = o, 2 if o["bidirectional"] else 1
+        options = {"bias": o["bias"], "batch_first": o["batch_first"], "bidirectional": o["bidirectional"]}
+        options["gate_activation"] = o["gate_activation"]
+        size = o["size"]
+        self.emb = nn.Embedding(o["words"], size) if o["words"] else None
+        self.first = nn.Linear(size, 3, bias=o["bias"]) if o["first"] else None
+        size = 3 if o["first"] else size
+        self.rnn = getattr(gw.nn, o["cell"])(size, o["hidden"], o["layers"], **options)
+        width = o["hidden"] * directions
+        self.rnn2 = getattr(gw.nn, OTHER[o["cell"]])(width, 4, **options) if o["second"] else None
+        width = 4 * directions if o["second"] else width
+        outputs = 1 if o["squeezed"] else 3
+        self.fc = nn.Linear(width, outputs, bias=o["bias"]) if o["head"] else None
+        self.time = 1 if o["batch_first"] else 0
+
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        x = self.emb(x) if self.emb is not None else x
+        x = torch.relu(self.first(x)) if self.first is not None else x
+        x, last = self.rnn(x, state)
+        h = last[0] if isinstance(last, tuple) or self.rnn.cell.n_states == 2 else last
+        x = self.function(x, self.o["between"])
+        if self.rnn2 is not None:
+            x, last2 = self.rnn2(x)
+            h = last2[0] if self.rnn2.cell.n_states == 2 else last2
+        if self.o["take"] == "last":
+            x = x[:, -1] if self.time else x[-1]
+        elif self.o["take"] == "state":
+            x = torch.cat([h[-2], h[-1]], 1) if self.rnn.bidirectional else h[-1]
+        x = self.fc(x) if self.fc is not None else x
+        x = self.function(x, self.o["scores"])
+        x = x.squeeze(-1) if self.o["squeezed"] and self.fc is not None else x
+        if self.o["take"] != "all":
+            return x
+        if self.o["layout"] == "swapped" and not (self.o["squeezed"] and self.fc is not None):
+            x = x.transpose(0, 1)
+        elif self.o["layout"] == "rows" and not (self.o["squeezed"] and self.fc is not None):
+            x = x.reshape(-1, x.size(-1))
+        return x, last
+
+    @staticmethod
+    def function(x: Tensor, name: str) -> Tensor:
+        if name in ("softmax", "log_softmax"):
+            return getattr(torch, name)(x, -1)
+        return getattr(torch, name)(x) if name else x
+
+
+@dataclass
+class Case:
+    """A masked network, its compact form, an input and an initial state."""
+
+    model: ChainModel
+    small: nn.Module
+    x: Tensor
+    state: Any
+    seed: int
+
+    def __repr__(self) -> str:
+        return f"build({self.seed}, {self.model.o!r})"
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        return self.state if isinstance(self.state, tuple) else (self.state,)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the answer has its time axis where the input has it."""
+        o = self.model.o
+        return o["take"] == "all" and (o["layout"] == "same" or (o["squeezed"] and o["head"]))
+
+    def answer(self, x: Tensor, state: Any = None, *, masked: bool = False) -> Tensor:
+        with torch.no_grad():
+            answer = (self.model if masked else self.small)(x, state)
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    def one_by_one(self, lengths: Tensor, state: Any = None) -> list[Tensor]:
+        """The compact model on each sequence alone, cut to its length."""
+        answers = []
+        batch = 0 if self.model.time else 1
+        for b, length in enumerate(lengths.tolist()):
+            x = self.x.narrow(batch, b, 1).narrow(1 - batch, 0, length)
+            own = None if state is None else tuple(part[:, b : b + 1].contiguous() for part in self.states)
+            answers.append(self.answer(x, own if own is None or len(own) == 2 else own[0]))
+        return answers
+
+
+@st.composite
+def chains(draw: Any, **fixed: Any) -> Case:
+    options: dict[str, Any] = {
+        "cell": draw(st.sampled_from(["LSTM", "GRU"])),
+        "size": draw(st.integers(1, 6)),
+        "hidden": draw(st.integers(1, 7)),
+        "layers": draw(st.integers(1, 3)),
+        "bidirectional": draw(st.booleans()),
+        "bias": draw(st.sampled_from([True, True, False])),
+        "batch_first": draw(st.booleans()),
+        "gate_activation": draw(st.sampled_from(["sigmoid", "hard_sigmoid"])),
+        "words": draw(st.sampled_from([0, 5])),
+        "first": draw(st.sampled_from([False, False, True])),
+        "second": draw(st.sampled_from([False, False, True])),
+        "between": draw(st.sampled_from(["", "", "relu", "tanh", "sigmoid"])),
+        "take": draw(st.sampled_from(["all", "all", "last", "state"])),
+        "head": draw(st.sampled_from([True, True, False])),
+        "squeezed": draw(st.sampled_from([False, False, True])),
+        "scores": draw(st.sampled_from(["", "sigmoid", "softmax", "log_softmax"])),
+        "layout": draw(st.sampled_from(["same", "swapped", "rows"])),
+        "bayes": draw(st.booleans()),
+        "density": draw(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
+        "dead": draw(st.sampled_from([0.0, 0.5, 1.0])),
+        "steps": draw(st.integers(1, 5)),
+        "batch": draw(st.integers(1, 3)),
+    } | fixed  # fmt: skip
+    return build(draw(st.integers(0, 2**31)), options)
+
+
+def build(seed: int, options: dict[str, Any]) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    model = ChainModel(options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    (make_bayesian if options["bayes"] else cut)(model, options, generator)
+    steps, batch = options["steps"], options["batch"]
+    frame = (batch, steps) if options["batch_first"] else (steps, batch)
+    x = torch.randn(*frame, options["size"], generator=generator)
+    if options["words"]:
+        x = torch.randint(0, options["words"], frame, generator=generator)
+    rnn = model.rnn
+    shape = (rnn.num_layers * rnn.num_directions, batch, rnn.hidden_size)
+    state = tuple(torch.randn(shape, generator=generator) for _ in range(rnn.cell.n_states))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of layers whose readers the tracer cannot prove
+        small = gw.compress(model)
+    return Case(model, small, x, state if len(state) == 2 else state[0], seed)
+
+
+def keep_masks(model: nn.Module, o: dict[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
+    """Random zeros, whole rows (constant gates, removed words) and whole columns (unread neurons)."""
+    masks = {}
+    for name, p in model.named_parameters():
+        if p.dim() == 2:
+            keep = torch.rand(p.shape, generator=generator) < o["density"]
+            keep &= torch.rand(len(p), 1, generator=generator) < 0.7
+            masks[name] = keep & (torch.rand(p.shape[1], generator=generator) >= o["dead"])
+    return masks
+
+
+def cut(model: nn.Module, o: dict[str, Any], generator: torch.Generator) -> None:
+    with torch.no_grad():
+        for name, keep in keep_masks(model, o, generator).items():
+            model.get_parameter(name).mul_(keep)
+
+
+def make_bayesian(model: nn.Module, o: dict[str, Any], generator: torch.Generator) -> None:
+    """Posteriors far from the threshold on either side; group variables of either sign, some of them cut."""
+    masks = keep_masks(model, o, generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gw.Variational(model, "W+G+N", n_train=10, vocabulary=["emb"] if o["words"] else [])
+    with torch.no_grad():
+        for prefix, module in model.named_modules():
+            for name in module.posterior_names() if isinstance(module, Posterior) else ():
+                mean, log_sigma = getattr(module, name), getattr(module, name + LOG_SIGMA)
+                keep = masks.get(f"{prefix}.{name}")
+                if keep is None:  # a group variable
+                    keep = torch.rand(mean.shape, generator=generator) < 0.75
+                    sign = torch.sign(torch.randn(mean.shape, generator=generator))
+                    mean.copy_(sign * (0.5 + torch.rand(mean.shape, generator=generator)))
+                log_sigma.copy_(torch.where(keep, -9.0, 9.0))

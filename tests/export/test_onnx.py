@@ -1,0 +1,199 @@
+"""masked == compressed == engine == ONNX Runtime == ONNX's reference, over random chains."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from chains import CLOSE, Case, build, chains
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.runtime.chain import ChainError
+
+
+class Exported:
+    """A model written to a file and read back by ONNX Runtime."""
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = gw.export.to_onnx(model, Path(folder) / "model.onnx", **options)
+            assert [p.name for p in Path(folder).iterdir()] == ["model.onnx"]
+            self.bytes = path.read_bytes()
+        threads = onnxruntime.SessionOptions()
+        threads.intra_op_num_threads = threads.inter_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(self.bytes, threads)
+        self.graph = onnx.load_from_string(self.bytes).graph
+        self.inputs = [x.name for x in self.graph.input]
+
+    def feed(self, x: Tensor, states: dict[str, Tensor], lengths: Tensor | None) -> dict[str, Any]:
+        given = {"x": x, **states} | ({} if lengths is None else {"lengths": lengths.int()})
+        assert set(given) == set(self.inputs)
+        return {name: tensor.numpy() for name, tensor in given.items()}
+
+    def __call__(
+        self, x: Tensor, states: dict[str, Tensor], lengths: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        names = [y.name for y in self.session.get_outputs()]
+        values = self.session.run(names, self.feed(x, states, lengths))
+        return {name: torch.from_numpy(value) for name, value in zip(names, values)}
+
+    def reference(self, x: Tensor, states: dict[str, Tensor]) -> Tensor:
+        (answer,) = ReferenceEvaluator(onnx.load_from_string(self.bytes)).run(
+            ["y"], self.feed(x, states, None)
+        )
+        return torch.from_numpy(np.asarray(answer))
+
+
+def states_of(case: Case, given: bool = True) -> dict[str, Tensor]:
+    """The initial states by their names in the graph; zeros for the second layer, as forward() starts it."""
+    model, batch = case.model, case.model.o["batch"]
+    if model.rnn2 is None:
+        return {name: part if given else 0 * part for name, part in zip(("h0", "c0"), case.states)}
+    found = {f"rnn.{n}": part if given else 0 * part for n, part in zip(("h0", "c0"), case.states)}
+    zeros = torch.zeros(model.rnn2.num_directions, batch, model.rnn2.hidden_size)
+    return found | {f"rnn2.{n}": zeros for n, _ in zip(("h0", "c0"), range(model.rnn2.cell.n_states))}
+
+
+@given(case=chains(), given_state=st.booleans())
+def test_the_contract(case: Case, given_state: bool) -> None:
+    """Every form gives the same answer and the same last states."""
+    exported = Exported(case.small, states=True)
+    state = case.state if given_state else None
+    expected = case.answer(case.x, state)
+    torch.testing.assert_close(case.answer(case.x, state, masked=True), expected, **CLOSE)
+    got = exported(case.x, states_of(case, given_state))
+    torch.testing.assert_close(got["y"], expected, **CLOSE)
+    if not given_state:
+        torch.testing.assert_close(gw.Engine(case.small)(case.x)[0], expected, **CLOSE)
+    if case.model.o["gate_activation"] == "sigmoid":  # the reference knows no other activation
+        torch.testing.assert_close(
+            exported.reference(case.x, states_of(case, given_state)), expected, **CLOSE
+        )
+    if case.model.o["take"] == "all":
+        with torch.no_grad():
+            _, last = case.small(case.x, state)
+        prefix = "rnn." if case.model.rnn2 is not None else ""
+        for name, part in zip(("hn", "cn"), last if isinstance(last, tuple) else (last,)):
+            torch.testing.assert_close(got[prefix + name], part, **CLOSE)
+
+
+@given(case=chains(layout="same", steps=5, batch=3), data=st.data())
+def test_lengths(case: Case, data: Any) -> None:
+    """Each padded sequence is what it would be alone; so are its last states."""
+    lengths = torch.tensor([data.draw(st.integers(1, 5)) for _ in range(3)])
+    got = Exported(case.small, states=True, lengths=True)(case.x, states_of(case), lengths)
+    for b, expected in enumerate(case.one_by_one(lengths, case.state)):
+        answer = got["y"]
+        if case.model.o["take"] == "all":
+            batch = 0 if case.model.time else 1
+            answer = answer.narrow(batch, b, 1).narrow(1 - batch, 0, int(lengths[b]))
+        else:
+            answer = answer[b : b + 1]
+        torch.testing.assert_close(answer, expected, **CLOSE)
+
+
+@given(case=chains(bidirectional=False, take="all", layout="same", steps=4, second=False))
+def test_streaming(case: Case) -> None:
+    """One step at a time, last states fed back as they came out."""
+    exported = Exported(case.small)
+    states, parts = states_of(case), []
+    for x in case.x.split(1, case.model.time):
+        out = exported(x.contiguous(), states)
+        parts.append(out["y"])
+        states = {name: out[name[0] + "n"] for name in states}
+    torch.testing.assert_close(torch.cat(parts, case.model.time), case.answer(case.x, case.state), **CLOSE)
+
+
+@given(case=chains(steps=2, batch=2))
+def test_a_layer_is_one_node(case: Case) -> None:
+    """Fused nodes of their own width, one for each layer and direction that has neurons left; nothing decomposed."""
+    graph = Exported(case.small).graph
+    operators = Counter(node.op_type for node in graph.node)
+    widths = {"LSTM": Counter(), "GRU": Counter()}
+    for rnn in (case.small.rnn, case.small.rnn2):
+        if rnn is not None:
+            widths[rnn.cell.name].update(layer.kept for layer in rnn.layers if layer.kept)
+    for cell, expected in widths.items():
+        nodes = [node for node in graph.node if node.op_type == cell]
+        sizes = Counter(a.i for node in nodes for a in node.attribute if a.name == "hidden_size")
+        assert sizes == expected
+        assert operators[cell] == expected.total()
+    assert not operators & Counter(["Scan", "Loop", "If"])
+
+
+OPTIONS: dict[str, Any] = {
+    "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
+    "gate_activation": "sigmoid", "words": 5, "first": False, "second": False, "between": "", "take": "all",
+    "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 1.0, "dead": 0.0,
+    "steps": 4, "batch": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("empty", ["rnn.weight_ih_l1", "rnn.weight_hh_l0", "emb.weight", "fc.weight"])
+def test_what_is_gone_leaves_constants(cell: str, empty: str) -> None:
+    """A layer that nobody reads, or that reads nothing, down to a graph without a recurrent node."""
+    case = build(3, {**OPTIONS, "cell": cell})
+    with torch.no_grad():
+        case.model.get_parameter(empty).zero_()
+        if empty == "fc.weight":
+            for name, p in case.model.named_parameters():
+                p.mul_(0 if "weight_hh" in name else 1)
+    case.small = gw.compress(case.model)
+    exported = Exported(case.small)
+    assert any(node.op_type == cell for node in exported.graph.node) == (empty != "fc.weight")
+    torch.testing.assert_close(
+        exported(case.x, states_of(case))["y"], case.answer(case.x, case.state, masked=True), **CLOSE
+    )
+
+
+@pytest.mark.parametrize("opset", [15, 17, 20, 21, 22, 23])
+def test_opsets(opset: int) -> None:
+    case = build(4, {**OPTIONS, "density": 0.6, "words": 0, "gate_activation": "hard_sigmoid"})
+    exported = Exported(case.small, opset=opset)
+    torch.testing.assert_close(
+        exported(case.x, states_of(case))["y"], case.answer(case.x, case.state), **CLOSE
+    )
+
+
+def test_batch_and_time_are_free() -> None:
+    case = build(5, {**OPTIONS, "density": 0.6, "dead": 0.3})
+    exported = Exported(case.small, states=False)
+    for steps, batch in ((1, 1), (7, 1), (2, 9)):
+        x = torch.randint(0, 5, (steps, batch))
+        torch.testing.assert_close(exported(x, {})["y"], case.answer(x), **CLOSE)
+
+
+def test_a_dense_model_is_compressed_first() -> None:
+    case = build(6, {**OPTIONS, "density": 0.4, "dead": 0.3})
+    torch.testing.assert_close(
+        Exported(case.model)(case.x, states_of(case))["y"], case.answer(case.x, case.state), **CLOSE
+    )
+
+
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written raises, leaves no file, and leaves the file that was there."""
+    case = build(7, OPTIONS)
+    path = tmp_path / "model.onnx"
+    path.write_text("the old one")
+    with pytest.raises(ValueError, match="opset=9: expected one from 15"):
+        gw.export.to_onnx(case.small, path, opset=9)
+    with pytest.raises(ChainError, match=r"not a chain of layers.*accelerate"):
+        gw.export.to_onnx(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), path)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install gatewise\[onnx\]"):
+        gw.export.to_onnx(case.small, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_text() == "the old one"
