@@ -235,7 +235,10 @@ def one_block(flat: list[Tensor]) -> list[Tensor]:
     starts = [flat[order[0]].data_ptr() + flat[0].element_size() * sum(sizes[:k]) for k in range(len(order))]
     if flat[order[0]].storage_offset() == 0 and starts == [flat[k].data_ptr() for k in order]:
         return flat
-    views = torch.cat([flat[k].reshape(-1) for k in order]).split(sizes)
+    pieces = [flat[k].reshape(-1) for k in order]
+    if all(p.dim() == 2 for p in flat):  # cuDNN keeps the room of the biases even where there are none
+        pieces.append(flat[0].new_zeros(sum(len(p) for p in flat)))
+    views = torch.cat(pieces).split([piece.numel() for piece in pieces])
     return [view.view(flat[k].shape) for k, view in sorted(zip(order, views), key=lambda pair: pair[0])]
 
 

@@ -245,7 +245,8 @@ class Recurrent(nn.Module):
             )
             for d, (state, w) in enumerate(zip(states, weights))
         ]
-        return torch.cat([output for output, _ in runs], dim=-1), [last for _, last in runs]
+        outputs = [output for output, _ in runs]
+        return outputs[0] if len(runs) == 1 else torch.cat(outputs, dim=-1), [last for _, last in runs]
 
     def to_dense(self) -> nn.LSTM | nn.GRU:
         """The same layer as `torch.nn` knows it, with copies of the parameters."""

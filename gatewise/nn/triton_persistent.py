@@ -26,6 +26,12 @@ from gatewise.nn.triton_cells import cell_backward, cell_forward
 from gatewise.nn.triton_step import Gradients, Tape, load_or_one
 
 ROWS, SLICE, WARPS = 16, 16, 8
+SIZES = [
+    "first_team",
+    "teams",
+    "T",
+    "B",
+]  # one kernel for all values, 1 too, which Triton would make a constant
 WIDEST = 512  # a program's share of a wider matrix does not fit into its registers
 
 
@@ -78,7 +84,7 @@ def load_input(inputs, at, H, ok, SLOT: tl.constexpr, G: tl.constexpr):
     return tl.load(inputs + at + SLOT * H, mask=ok, other=0.0) if SLOT < G else 0.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
     inputs,  # (T, B, G, H)
     products,  # (T, B, 4, H), written
@@ -204,7 +210,7 @@ def load_step(
     return p0, p1, p2, p3, h, c, outside, ok
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward_kernel(
     products,  # (T, B, 4, H)
     d_products,  # (T, B, 4, H), written

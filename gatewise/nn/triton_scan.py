@@ -159,20 +159,22 @@ class Recurrence(torch.autograd.Function):
             backend(tape).forward(tape, inputs.view(steps, batch, tape.n_gates, hidden))
         ctx.save_for_backward(x, w_ih, *tape.tensors)
         ctx.options = options
+        ctx.set_materialize_grads(False)
         output = tape.h[:-1] if reverse else tape.h[1:]
         return output, *(part[last].clone() for part in (h_all, c_all) if part is not None)
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, d_output: Tensor, dh: Tensor, dc: Tensor | None = None
+        ctx: Any, d_output: Tensor | None, dh: Tensor | None, dc: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         x, w_ih, *tensors = ctx.saved_tensors
         tape = Tape(*tensors, *ctx.options)
         (steps, batch, hidden), rows = tape.shape, tape.n_gates * tape.shape[2]
+        d_output = torch.zeros_like(tape.h[1:]) if d_output is None else d_output.contiguous()
         grads = Gradients.start(tape, dh, dc)
         with multiplying_in(tape.precision):
-            backend(tape).backward(tape, d_output.contiguous(), grads)
+            backend(tape).backward(tape, d_output, grads)
             flat = tape.operand(grads.products.view(steps * batch, N_SLOTS * hidden))
             before = tape.h[1:] if tape.reverse else tape.h[:-1]
             d_inputs, d_recurrent = flat[:, :rows], flat[:, -rows:]

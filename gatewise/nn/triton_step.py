@@ -84,17 +84,21 @@ class Gradients:
     c: Tensor | None  # (B, H)
 
     @classmethod
-    def start(cls, tape: Tape, dh: Tensor, dc: Tensor | None) -> Gradients:
-        """Nothing summed yet; the gradients of the last state copied."""
+    def start(cls, tape: Tape, dh: Tensor | None, dc: Tensor | None) -> Gradients:
+        """Nothing summed yet; the gradients of the last state copied, 0 where nobody asked for it."""
         _, batch, hidden = tape.shape
+        parts = tape.h.new_zeros(2 * N_SLOTS + 3, batch * hidden)  # one fill for all
         slots = (batch, N_SLOTS, hidden)
+        for part, given in ((parts[0], dh), (parts[1], dc)):
+            if given is not None:
+                part.view(batch, hidden).copy_(given)
         return cls(
             products=torch.empty_like(tape.products),
-            bias=dh.new_zeros(slots),
-            gate_scale=None if tape.gate_scale is None else dh.new_zeros(slots),
-            neuron_scale=None if tape.neuron_scale is None else dh.new_zeros(batch, hidden),
-            h=dh.clone(memory_format=torch.contiguous_format),
-            c=None if dc is None else dc.clone(memory_format=torch.contiguous_format),
+            bias=parts[3 : 3 + N_SLOTS].view(slots),
+            gate_scale=None if tape.gate_scale is None else parts[3 + N_SLOTS :].view(slots),
+            neuron_scale=None if tape.neuron_scale is None else parts[2].view(batch, hidden),
+            h=parts[0].view(batch, hidden),
+            c=None if tape.c is None else parts[1].view(batch, hidden),
         )
 
 
