@@ -115,7 +115,7 @@ def prepare_folder(recipe: Recipe, options: Options) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
-    if not (options.resume and (out / RECIPE).exists()):
+    if not (options.resume and (out / CHECKPOINT).exists()):
         write_whole(out / RECIPE, dump(recipe).encode())
 
 

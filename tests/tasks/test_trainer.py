@@ -1,0 +1,344 @@
+"""A run from recipe to result: every task and method, killed and resumed, refused where it must be."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_corpora import changes, write_corpora
+
+import gatewise as gw
+from gatewise import cli
+from gatewise.tasks import recipe, trainer
+from gatewise.tasks.checkpoints import Metrics, RunError, load_checkpoint, plain, save_checkpoint, write_whole
+from gatewise.tasks.saved import evaluate_saved
+from gatewise.tasks.trainer import Options, train
+
+TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
+METHODS = {
+    "none": ["sparsify.method=none"],
+    "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3"],
+    "bayes": ["sparsify.method=variational"],
+}
+TIMES = ("seconds", "train_seconds", "peak_memory")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpora(tmp_path_factory.mktemp("data") / "corpora")
+
+
+def tiny(task: str, folder: Path, *more: str) -> recipe.Recipe:
+    family, small = changes(task, folder)
+    return recipe.load(f"{family}-bayes-wgn", [*small, *more])
+
+
+def options(out: Path, folder: Path, **more: Any) -> Options:
+    return Options(out, folder, "cpu", quiet=True, **more)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    """The metrics without what a clock says."""
+    found = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
+
+
+def numbers(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: result[key] for key in ("quality", "counts", "epoch", "recipe", "seed")}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_runs_with_every_method(task: str, method: str, folder: Path, tmp_path: Path) -> None:
+    """One epoch; the compact model on disk has the quality and the structure that result.json tells."""
+    row = tiny(task, folder, *METHODS[method])
+    result = train(row, options(tmp_path, folder))
+    assert json.loads((tmp_path / "result.json").read_text()) == plain(result)
+    (line,) = lines(tmp_path)
+    name = next(key for key in line if key.startswith("valid_"))
+    assert result["quality"][name] == pytest.approx(line[name], rel=1e-6)
+    assert ("compression" in line) == (method != "none")
+    test = name.replace("valid", "test")
+    assert result["quality"]["compact_" + test] == pytest.approx(result["quality"][test], rel=1e-5)
+    again, report = evaluate_saved(tmp_path, data_dir=folder)
+    assert again[test] == pytest.approx(result["quality"][test], rel=1e-5)
+    assert report.fixed_point.neurons == result["counts"]["fixed_point"]["neurons"]
+
+
+def test_what_is_special_about_the_data_is_told(folder: Path, tmp_path: Path) -> None:
+    """A file that is not the published one, and how many words have a vector, stand in the result."""
+    result = train(tiny("imdb", folder), options(tmp_path / "a", folder))
+    assert "5 of" in result["data"]["vectors"]
+    assert "word2vec_googlenews" in result["data"]["vectors"]
+    result = train(tiny("word-ptb", folder), options(tmp_path / "b", folder))
+    assert "ptb.train.txt is not the published file" in result["data"]["note"]
+    assert result["hardware"]["device"] == "cpu"
+    assert set(result["versions"]) == {"gatewise", "torch", "python"}
+    assert result["command"].startswith("gatewise")
+
+
+def test_the_seed_decides_everything(folder: Path, tmp_path: Path) -> None:
+    row = tiny("words", folder, "epochs=2")
+    a, b = (train(row, options(tmp_path / name, folder)) for name in "ab")
+    assert numbers(a) == numbers(b)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+    other = train(tiny("words", folder, "epochs=2", "seed=1"), options(tmp_path / "c", folder))
+    assert other["quality"] != a["quality"]
+
+
+class Killed(BaseException):
+    """Stands for a signal: nothing may catch it."""
+
+
+@pytest.mark.parametrize("task", ["words", "char-ptb", "imdb"])
+@pytest.mark.parametrize("after", [0, 4, 11])
+def test_resumed_runs_end_with_the_same_numbers(
+    task: str, after: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after some checkpoint, in the middle of an epoch: noise, order and carried state go on as they were."""
+    more = ["epochs=2", "train.keep=best", "train.test_every=1"]
+    if task == "imdb":
+        more += ["data.batch=2", "data.vectors=none", "model.embedding=4"]
+    row = tiny(task, folder, *more)
+    whole = train(row, options(tmp_path / "whole", folder))
+    original, saves = trainer.Run.save, iter(range(after))
+
+    def save(self: trainer.Run, progress: Any) -> None:
+        original(self, progress)
+        if next(saves, None) is None:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Run, "save", save)
+        with pytest.raises(Killed):
+            train(row, options(tmp_path / "cut", folder, checkpoint_every=0))
+    assert not (tmp_path / "cut" / "result.json").exists()
+    torch.manual_seed(99)  # another process would not have the generator of this one
+    resumed = train(row, options(tmp_path / "cut", folder, resume=True))
+    assert numbers(resumed) == numbers(whole)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert train(row, options(tmp_path / "cut", folder, resume=True)) == plain(
+        resumed
+    )  # finished: nothing to do
+
+
+def test_kill_9_and_resume(folder: Path, tmp_path: Path) -> None:
+    """A process that is killed without warning leaves a checkpoint that another goes on from, to the same numbers."""
+    row = tiny("words", folder, "epochs=10")
+    source = tmp_path / "row.toml"
+    source.write_text(recipe.dump(row))
+    whole = train(recipe.load(source), options(tmp_path / "whole", folder))
+    out = tmp_path / "cut"
+    command = [
+        sys.executable,
+        "-m",
+        "gatewise",
+        "train",
+        str(source),
+        "--data-dir",
+        str(folder),
+        "--out",
+        str(out),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, "--checkpoint-every", "0", "--device", "cpu"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if (out / "metrics.jsonl").exists() and lines_so_far(out):
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (out / "checkpoint.pt").exists()
+    assert not (out / "result.json").exists()
+    resumed = train(recipe.load(source), options(out, folder, resume=True))
+    assert numbers(resumed) == numbers(whole)
+    assert lines(out) == lines(tmp_path / "whole")
+
+
+def lines_so_far(out: Path) -> list[dict[str, Any]]:
+    return list(Metrics(out / "metrics.jsonl").lines())
+
+
+def test_a_changed_recipe_does_not_resume(folder: Path, tmp_path: Path) -> None:
+    """Neither a run in progress nor a finished one; the message says what differs."""
+    train(tiny("words", folder), options(tmp_path, folder))
+    changed = tiny("words", folder, "train.lr=0.5")
+    for finished in (True, False):
+        if not finished:
+            (tmp_path / "result.json").unlink()
+        with pytest.raises(RunError, match=r"another recipe: train.lr was 0.002, is 0.5"):
+            train(changed, options(tmp_path, folder, resume=True))
+
+
+def test_other_data_does_not_resume(folder: Path, tmp_path: Path) -> None:
+    row = tiny("words", folder)
+    train(row, options(tmp_path, folder))
+    (tmp_path / "result.json").unlink()
+    text = folder / "own.txt"
+    before = text.read_text()
+    try:
+        text.write_text(before + "another line\n" * 9)
+        with pytest.raises(RunError, match="made from other data"):
+            train(row, options(tmp_path, folder, resume=True))
+    finally:
+        text.write_text(before)
+
+
+def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -> None:
+    row = tiny("words", folder)
+    first = train(row, options(tmp_path, folder))
+    with pytest.raises(RunError, match=r"--resume.*--overwrite"):
+        train(row, options(tmp_path, folder))
+    assert numbers(train(row, options(tmp_path, folder, overwrite=True))) == numbers(first)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "other"])
+def test_a_damaged_checkpoint_is_refused(damage: str, folder: Path, tmp_path: Path) -> None:
+    """A checkpoint is used whole or not at all."""
+    row = tiny("words", folder)
+    train(row, options(tmp_path, folder))
+    (tmp_path / "result.json").unlink()
+    path = tmp_path / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        content = content[: len(content) // 2]
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+    else:
+        content = bytearray(b"something else")
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="is damaged" if damage != "other" else "is not a checkpoint"):
+        train(row, options(tmp_path, folder, resume=True))
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run stops and says what to do; with room again it goes on to the same numbers."""
+    row = tiny("words", folder, "epochs=2")
+    whole = train(row, options(tmp_path / "whole", folder))
+    real, writes = os.fsync, iter(range(9))
+
+    def fsync(handle: int) -> None:
+        if next(writes, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    out = tmp_path / "full"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(RunError, match=r"could not be written \(No space left.*still there.*--resume"):
+            train(row, options(out, folder, checkpoint_every=0))
+    assert not list(out.glob(".*.part"))
+    load_checkpoint(out / "checkpoint.pt")
+    assert numbers(train(row, options(out, folder, resume=True))) == numbers(whole)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(folder: Path, tmp_path: Path) -> None:
+    """It says where, and what was saved before is whole and finite."""
+    row = tiny("words", folder, "epochs=3", "train.lr=1e30", "train.optimizer=sgd")
+    with pytest.raises(
+        RunError, match=r"NaN or infinite in epoch 1, update \d+ of \d+.*last good checkpoint"
+    ):
+        train(row, options(tmp_path, folder, checkpoint_every=0))
+    kept = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert all(value.isfinite().all() for value in kept["model"].values())
+    assert kept["step"]["sums"].isfinite().all()
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_a_run(folder: Path, tmp_path: Path) -> None:
+    """With a rate of nearly zero nothing gets better: two evaluations after the best one the run ends."""
+    more = ["epochs=9", "train.keep=best", "train.patience=2", "sparsify.method=none", "train.optimizer=sgd"]
+    result = train(tiny("words", folder, *more, "train.lr=1e-30"), options(tmp_path, folder))
+    assert result["epoch"] == 1
+    assert len(lines(tmp_path)) == 3
+    assert result["quality"]["valid_ppl"] == pytest.approx(lines(tmp_path)[0]["valid_ppl"])
+
+
+def test_lines_of_epochs_that_run_again_are_dropped(tmp_path: Path) -> None:
+    """Also a line that was cut short by a crash."""
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for epoch in (1, 2, 3):
+        metrics.append({"epoch": epoch, "x": float("inf")})
+    with metrics.path.open("a") as sink:
+        sink.write('{"epoch": 4, "tr')
+    metrics.rewind(2)
+    assert list(metrics.lines()) == [{"epoch": 1, "x": None}, {"epoch": 2, "x": None}]
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    """It is read with weights_only: an object that would run something is refused."""
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"x": torch.ones(2), "n": 3})
+    assert load_checkpoint(path)["n"] == 3
+    save_checkpoint(path, {"x": Path("a")})
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
+        load_checkpoint(path)
+    with pytest.raises(RunError, match="nothing to resume"):
+        load_checkpoint(tmp_path / "none.pt")
+    with pytest.raises(RunError, match="could not be written"):
+        write_whole(tmp_path / "no" / "such" / "folder", b"")
+
+
+def test_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """train, evaluate and data: one call, a clear sentence and an exit code where something is wrong."""
+    family, small = changes("words", folder)
+    sets = [part for change in small for part in ("--set", change)]
+    out = str(tmp_path / "run")
+    name = f"{family}-prune-wgn"
+    arguments = ["train", name, *sets, "--data-dir", str(folder), "--out", out, "--device", "cpu"]
+    assert cli.main(arguments) == 0
+    assert "test_ppl" in capsys.readouterr().out
+    assert cli.main([*arguments, "--resume", "--json"]) == 0
+    quality = json.loads(capsys.readouterr().out)["quality"]
+    assert cli.main(["evaluate", f"{out}/model", "--data-dir", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["test_ppl"] == pytest.approx(quality["test_ppl"], rel=1e-5)
+    assert cli.main(["evaluate", f"{out}/model", "--data-dir", str(folder)]) == 0
+    assert "compression" in capsys.readouterr().out
+    assert cli.main(["train", "--list"]) == 0
+    assert "imdb-bayes-wgn" in capsys.readouterr().out
+    assert cli.main(["data", "word-ptb", "--data-dir", str(folder)]) == 0
+    assert "not the published file" in capsys.readouterr().out
+    for wrong, said in (
+        (["train", name, "--set", "epoch=1"], "did you mean 'train.epochs'"),
+        (["train", "nonsense"], "no recipe 'nonsense'"),
+        (["train"], "name a recipe"),
+        (["data", "ptb", "--data-dir", str(folder)], "no corpus 'ptb'"),
+        (["data", "imdb", "--data-dir", str(tmp_path)], "1 of the corpora cannot be used"),
+        (["train", name, "--device", "cuda", "--out", out + "2"], "no CUDA device"),
+    ):
+        if "cuda" in wrong and torch.cuda.is_available():
+            continue
+        assert cli.main(wrong) != 0
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_saved_model_needs_a_task(folder: Path, tmp_path: Path) -> None:
+    """Alone it does not say which data it was made for; with other data it does not fit."""
+    result = train(tiny("words", folder), options(tmp_path / "run", folder))
+    model = gw.load(tmp_path / "run" / "model")
+    gw.save(model, tmp_path / "alone")
+    with pytest.raises(ValueError, match="Name a recipe with --task"):
+        evaluate_saved(tmp_path / "alone", data_dir=folder)
+    family, small = changes("words", folder)
+    named, _ = evaluate_saved(tmp_path / "alone", f"{family}-bayes-wgn", small, folder)
+    assert named["test_ppl"] == pytest.approx(result["quality"]["test_ppl"], rel=1e-5)
+    family, small = changes("char-ptb", folder)
+    with pytest.raises(ValueError, match="does not fit the data"):
+        evaluate_saved(tmp_path / "alone", f"{family}-bayes-wgn", small, folder)
