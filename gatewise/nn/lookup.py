@@ -26,8 +26,24 @@ def cell_of(module: nn.Module) -> Cell | None:
         return None
     own = getattr(module, "cell", None)
     if isinstance(own, Cell) and hasattr(module, "hidden_size"):
-        return own
-    return next((cell for kind, cell in TORCH_CELLS.items() if isinstance(module, kind)), None)
+        return own if forward_is_known(module) else None
+    cells = (cell for kind, cell in TORCH_CELLS.items() if isinstance(module, kind))
+    return next(cells, None) if forward_is_known(module) else None
+
+
+def forward_is_known(module: nn.Module) -> bool:
+    """Whether a layer computes what its base class says: a subclass with a forward() of its own may do anything."""
+    forward = type(module).forward
+    known: tuple[type[nn.Module], ...] = (*TORCH_CELLS, nn.Linear, nn.Embedding)
+    return forward.__module__.startswith("gatewise.") or any(forward is kind.forward for kind in known)
+
+
+def is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and forward_is_known(module)
+
+
+def is_embedding(module: nn.Module) -> bool:
+    return isinstance(module, nn.Embedding) and forward_is_known(module)
 
 
 def is_single_step(module: nn.Module) -> bool:
@@ -39,6 +55,10 @@ def why_not_recurrent(module: nn.Module) -> str | None:
     """Why a recurrent-looking module is beyond us; None if it is not recurrent, or is understood."""
     if getattr(module, "proj_size", 0):
         return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
+    if (
+        isinstance(module, tuple(TORCH_CELLS)) or isinstance(getattr(module, "cell", None), Cell)
+    ) and not forward_is_known(module):
+        return f"{type(module).__name__} has a forward() of its own"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
     if getattr(module, "is_compact", False) and cell_of(module) is not None:

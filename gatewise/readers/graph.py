@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from gatewise.nn.lookup import cell_of, ending, is_single_step, places_of
+from gatewise.nn.lookup import cell_of, ending, is_embedding, is_linear, is_single_step, places_of
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,32 @@ class ReaderGraph:
 def find_blocks(model: nn.Module) -> dict[str, Block]:
     """Every bank of units in the model, by name."""
     found: list[Block] = []
+    closed = [joined(name, "") for name, module in model.named_modules() if is_closed(module)]
     for name, module in model.named_modules():
+        if name.startswith(tuple(closed)):
+            continue
         if cell_of(module) is not None:
             hidden = int(module.hidden_size)
             for layer, direction in places_of(module):
                 found.append(
                     Block(block_name(module, name, layer, direction), name, hidden, (layer, direction))
                 )
-        elif isinstance(module, nn.Linear):
+        elif is_linear(module):
             found.append(Block(name, name, module.out_features))
-        elif isinstance(module, nn.Embedding):
+        elif is_embedding(module):
             found.append(Block(name, name, module.embedding_dim))
     return {block.name: block for block in found}
+
+
+def is_closed(module: nn.Module) -> bool:
+    """A module of torch's own with layers inside, whose weights it uses as it likes (attention, transformers)."""
+    open_ones = (nn.Sequential, nn.ModuleList, nn.ModuleDict, DataParallel, DistributedDataParallel)
+    known = cell_of(module) is not None or is_linear(module) or is_embedding(module)
+    return (
+        type(module).__module__.startswith("torch.nn.modules")
+        and not known
+        and not isinstance(module, open_ones)
+    )
 
 
 def block_name(module: nn.Module, name: str, layer: int, direction: int) -> str:

@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import (
     UNKNOWN,
     ChannelOperations,
@@ -47,7 +47,7 @@ class LayerTracer(fx.Tracer):
         super().__init__(autowrap_modules=(math, torch.nn.utils.rnn))  # type: ignore[arg-type]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = cell_of(m) is not None or isinstance(m, nn.Linear | nn.Embedding)
+        known = cell_of(m) is not None or is_linear(m) or is_embedding(m)
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -63,7 +63,7 @@ class Found:
 
 def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     """Reads found in forward(), and what stands against removing a unit or a column."""
-    if cell_of(model) is not None or isinstance(model, nn.Linear | nn.Embedding):
+    if cell_of(model) is not None or is_linear(model) or is_embedding(model):
         why = "it is the whole model: its output and state are the answer"
         return Found([], dict.fromkeys(blocks, why), set(), set())
     prefix, root = "", model
@@ -118,7 +118,7 @@ class Follower(ChannelOperations):
         self.columns = {
             matrix: input_width(module)
             for name, module in model.named_modules()
-            if cell_of(module) is not None or isinstance(module, nn.Linear)
+            if cell_of(module) is not None or is_linear(module)
             for matrix in input_matrices(module, name)
         }
 
@@ -177,10 +177,10 @@ class Follower(ChannelOperations):
         x = args[0] if args else kwargs.get("input")
         if cell_of(module) is not None:
             return self.call_recurrent(node, name, module, x, args, kwargs)
-        if isinstance(module, nn.Linear):
+        if is_linear(module):
             self.read(x, joined(name, "weight"), f"{name} reads it across another axis")
             return self.produced(name, x.rank if isinstance(x, Channels) else 3)
-        if isinstance(module, nn.Embedding):
+        if is_embedding(module):
             return self.produced(name, 3)
         if kind in POINTWISE_MODULES:
             return x

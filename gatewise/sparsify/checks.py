@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from gatewise.groups import LEVELS
-from gatewise.nn.lookup import cell_of, why_not_recurrent
+from gatewise.nn.lookup import cell_of, forward_is_known, why_not_recurrent
 
 
 def check_levels(levels: str) -> None:
@@ -41,7 +41,8 @@ def chosen_modules(
             raise ValueError(
                 f"{name or 'the model'}: {reason}, so it cannot be sparsified; {others} with {argument}=[...]."
             )
-        if reason is None and (cell_of(module) is not None or isinstance(module, kinds)):
+        plain = isinstance(module, kinds) and forward_is_known(module)
+        if reason is None and (cell_of(module) is not None or plain):
             if layers is None or name in layers:
                 check_own_parameters(name, module, argument)
             found[name] = module
