@@ -7,13 +7,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+BLOCK = 1 << 16  # elements worked on at a time: what several passes touch stays in the cache
+
 
 def matrix_stats(matrices: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """Row sums of squares (rows,), column sums of squares (columns,), and sum |w| of every matrix."""
-    norm = torch.linalg.vector_norm
-    rows = [norm(w, dim=1).square() for w in matrices]
-    columns = [norm(w, dim=0).square() for w in matrices]
-    return rows, columns, torch.stack([norm(w, ord=1) for w in matrices])
+    rows, columns, absolute = [], [], []
+    for w in matrices:
+        height = block_height(w)
+        buffer = torch.empty_like(w[:height])
+        across, down, total = w.new_empty(len(w)), w.new_zeros(w.shape[1]), w.new_zeros(())
+        for part, sums in zip(w.split(height), across.split(height)):
+            work = torch.mul(part, part, out=buffer[: len(part)])
+            torch.sum(work, 1, out=sums)
+            down += work.sum(0)
+            total += torch.abs(part, out=work).sum()
+        rows.append(across)
+        columns.append(down)
+        absolute.append(total)
+    return rows, columns, torch.stack(absolute)
 
 
 def lasso_grad(
@@ -26,9 +38,20 @@ def lasso_grad(
     """scale * (l1 sign(w) + w (row_slope_i + column_slope_j)) for every matrix."""
     grads = []
     for w, slope, rows, columns in zip(matrices, l1, row_slopes, column_slopes):
-        grad = torch.sign(w).mul_(slope * scale) if slope else torch.zeros_like(w)
-        grads.append(grad.addcmul_(w, rows[:, None] * scale).addcmul_(w, columns * scale))
+        height = block_height(w)
+        grad = torch.empty_like(w)
+        rows, columns, pull = (rows * scale)[:, None], columns * scale, slope * scale
+        for part, down, out in zip(w.split(height), rows.split(height), grad.split(height)):
+            torch.add(down, columns, out=out).mul_(part)
+            if slope:
+                out += torch.sign(part).mul_(pull)
+        grads.append(grad)
     return grads
+
+
+def block_height(w: Tensor) -> int:
+    """Rows that are worked on at a time; all of them on a GPU, where launches cost more."""
+    return max(len(w) if w.is_cuda else BLOCK // max(w.shape[1], 1), 1)
 
 
 def threshold_(matrices: Sequence[Tensor], threshold: float) -> None:
