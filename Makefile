@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 STAMP  := $(VENV)/.installed
+BUILT  := pyproject.toml constraints.txt $(wildcard CMakeLists.txt gatewise/runtime/kernels/*.[ch])
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=
@@ -29,7 +30,7 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): $(BUILT)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "gatewise needs Python 3.11 or newer; set one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

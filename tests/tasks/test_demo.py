@@ -14,10 +14,12 @@ import torch
 from rich.console import Console
 
 import gatewise as gw
+from gatewise.runtime.bindings import NativeLibraryError
 from gatewise.tasks.demo import run as demo
 from gatewise.tasks.demo.files import appearing
 from gatewise.tasks.demo.model import WordModel, perplexity
 from gatewise.tasks.demo.run import Settings, read_texts, run_demo
+from gatewise.tasks.demo.speed import microseconds_per_word
 from gatewise.tasks.demo.text import paragraphs, python_reference
 from gatewise.tasks.demo.view import View, rows
 
@@ -25,13 +27,13 @@ USUAL = Settings()
 TINY = replace(
     USUAL,
     vocabulary=300,
-    n_blocks=20,
+    n_blocks=12,
     width=16,
     threads=1,
     dense=replace(USUAL.dense, epochs=2),
     lasso=replace(USUAL.lasso, epochs=4, flat=2),
     group=2e-2,  # four epochs of little text are few steps to shrink in
-    bayes=replace(USUAL.bayes, epochs=2),
+    bayes=replace(USUAL.bayes, epochs=1),
 )
 
 
@@ -100,6 +102,23 @@ def test_what_was_saved_is_what_was_measured(finished: tuple[dict[str, Any], Pat
     assert result["files"]["compressed"]["bytes"] < result["files"]["dense"]["bytes"]
 
 
+def test_the_clock_ran(finished: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each contender has a time; where the C part was not built, the engine has none and nothing else changes."""
+    result, out = finished
+    times = result["microseconds_per_word"]
+    assert times["dense"] > 0
+    assert times["compressed"] > 0
+    small = gw.load(out / "compressed")
+
+    def missing(model: torch.nn.Module) -> None:
+        raise NativeLibraryError("not built")
+
+    monkeypatch.setattr(gw, "Engine", missing)
+    without = microseconds_per_word(small, small, torch.arange(10))
+    assert without["engine"] is None
+    assert without["compressed"] is not None
+
+
 def test_the_folder_has_the_pictures_and_nothing_half_written(finished: tuple[dict[str, Any], Path]) -> None:
     _, out = finished
     names = {path.name for path in out.iterdir()}
@@ -129,7 +148,7 @@ def test_the_same_seed_gives_the_same_network(finished: tuple[dict[str, Any], Pa
 
 
 def test_the_other_framework(tmp_path: Path) -> None:
-    result = run_demo(replace(TINY, method="bayes"), tmp_path)
+    result = run_demo(replace(TINY, method="bayes", dense=replace(TINY.dense, epochs=1)), tmp_path)
     assert result["perplexity"]["compressed"]["valid"] == pytest.approx(
         result["perplexity"]["sparse"]["valid"], rel=1e-4
     )

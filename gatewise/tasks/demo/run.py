@@ -1,4 +1,4 @@
-"""The tour of the library, stage by stage: train dense, train sparse, measure, compress, save, draw.
+"""The tour of the library, stage by stage: train dense, train sparse, measure, compress, time, save, draw.
 
 Each stage is one function that takes what it needs and returns what it found; `run_demo` is the order of them.
 """
@@ -20,6 +20,7 @@ from torch import nn
 import gatewise as gw
 from gatewise.tasks.demo.files import appearing, write_json
 from gatewise.tasks.demo.model import Plan, Sparsifier, WordModel, perplexity, train
+from gatewise.tasks.demo.speed import microseconds_per_word, torch_threads
 from gatewise.tasks.demo.text import python_reference
 from gatewise.tasks.demo.view import View
 from gatewise.tasks.language import LanguageData, Windows
@@ -87,6 +88,7 @@ def run_demo(settings: Settings, out: Path, view: View | None = None) -> dict[st
                 for name, model in (("dense", dense), ("sparse", sparse), ("compressed", small))
             },
             "largest_difference": largest_difference(sparse, small, texts.valid),
+            "microseconds_per_word": microseconds_per_word(dense, small, texts.valid.rows[:400, 0]),
             "dense": gw.measure(dense).to_dict(),
             "sparse": report.to_dict(),
             "history": {"dense": dense_history, "sparse": sparse_history},
@@ -107,14 +109,9 @@ def run_demo(settings: Settings, out: Path, view: View | None = None) -> dict[st
 @contextmanager
 def reproducible(seed: int, threads: int) -> Iterator[None]:
     """One seed, one number of threads; the caller's own are given back."""
-    before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch_threads(threads):
         torch.manual_seed(seed)
-        torch.set_num_threads(min(before, threads))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        yield
 
 
 def read_texts(settings: Settings) -> Texts:

@@ -49,7 +49,7 @@ class View:
         print_path(
             f"Picture of the gates: {pictures[0]}   compressed model: {result['files']['compressed']['path']}/"
         )
-        print_path(f"{result['seconds']:.0f} s in all.")
+        self.console.print(f"{result['seconds']:.0f} s in all.")
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -71,3 +71,6 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield f"        {gate}", *(str(counts["layers"][layer]["gates"][gate]) for counts in columns)
     sizes = {name: f"{entry['bytes'] / 1024:,.0f} KiB" for name, entry in result["files"].items()}
     yield "size on disk", sizes["dense"], "", sizes["compressed"]
+    times = {name: f"{t:,.0f} us" for name, t in result["microseconds_per_word"].items() if t is not None}
+    yield "time of a word, torch", times["dense"], "", times["compressed"]
+    yield "time of a word, C engine", "", "", times.get("engine", "not built")
