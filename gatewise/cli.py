@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 import gatewise
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-TRY, TRAIN = "Try it", "Train and evaluate"
+TRY, TRAIN, CUT = "Try it", "Train and evaluate", "Measure and cut"
 
 
 class Commands(TyperGroup):
@@ -173,6 +173,128 @@ def evaluate(
         if value:
             typer.echo(f"{key}: {value:.4f}" if isinstance(value, float) else f"{key}: {value}")
     typer.echo(f"\n{report}")
+
+
+ModelFolder = Annotated[Path, typer.Argument(help="Folder written by gatewise.save().")]
+Into = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME",
+        help="Class or function of yours that builds the model, called without arguments.",
+    ),
+]
+Readers = Annotated[
+    list[str] | None,
+    typer.Option("--reader", metavar="LAYER=READER", help="Who reads a layer, where it cannot be traced."),
+]
+
+
+@app.command(rich_help_panel=CUT, epilog="Example: gatewise measure runs/demo/model")
+def measure(
+    model: ModelFolder,
+    into: Into = None,
+    reader: Readers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
+) -> None:
+    """Count weights, gates, neurons and words of a saved model, layer by layer."""
+    report = gatewise.measure(gatewise.load(model, built(into)), stated(reader))
+    typer.echo(json.dumps(report.to_dict()) if as_json else str(report))
+
+
+@app.command(rich_help_panel=CUT, epilog="Example: gatewise compress runs/sparse/model -o small")
+def compress(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the small model.")],
+    into: Into = None,
+    reader: Readers = None,
+) -> None:
+    """Cut what is zero out of a saved model, exactly, and save what is left."""
+    import warnings
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        small = gatewise.compress(gatewise.load(model, built(into)), stated(reader))
+    for warning in said:
+        typer.echo(f"Note: {warning.message}", err=True)
+    saved = gatewise.save(small, out)
+    before = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    after = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    typer.echo(
+        f"{out}: {after:,} bytes, {before:,} before; tensors {saved.stored_bytes:,} bytes stored, "
+        f"{saved.dense_bytes:,} dense"
+    )
+
+
+def built(spec: str | None) -> Any:
+    """The model that MODULE:NAME builds, with modules of the current folder in reach, as `python -m` has them."""
+    if spec is None:
+        return None
+    from importlib import import_module
+
+    module, colon, name = spec.partition(":")
+    if not (module and colon and name):
+        raise typer.BadParameter(f"--into {spec!r} is not of the form MODULE:NAME.")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise typer.BadParameter(f"--into {spec!r}: {error}.") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def stated(readers: list[str] | None) -> dict[str, list[str]] | None:
+    found: dict[str, list[str]] = {}
+    for item in readers or []:
+        layer, equals, reader = item.partition("=")
+        if not (layer and equals and reader):
+            raise typer.BadParameter(f"--reader {item!r} is not of the form LAYER=READER.")
+        found.setdefault(layer, []).append(reader)
+    return found or None
+
+
+@app.command(rich_help_panel=SHIP, epilog="Example: gatewise export runs/demo/model --onnx model.onnx")
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
+    onnx: Annotated[Path | None, typer.Option(help="File to write as ONNX.")] = None,
+    states: Annotated[
+        bool | None,
+        typer.Option(help="ONNX: states as inputs and outputs; as forward() has them by default."),
+    ] = None,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="ONNX: the length of each sequence as an input.")
+    ] = False,
+) -> None:
+    """Carry a saved model away: into ONNX."""
+    from gatewise.export import load, to_onnx
+
+    if onnx is None:
+        raise typer.BadParameter("say what to write: --onnx FILE")
+    path = to_onnx(load(model), onnx, states=states, lengths=lengths)
+    typer.echo(f"{path}: {path.stat().st_size} bytes")
+
+
+@app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/model --threads 2")
+def bench(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a sequence.")] = 35,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a batch.")] = 20,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for everybody.")] = 1,
+    seconds: Annotated[float, typer.Option(min=0, help="At least this long for each situation.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
+) -> None:
+    """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine."""
+    from gatewise.export import load
+    from gatewise.export.timing import race
+
+    timings = race(load(model), steps=steps, batch=batch, threads=threads, seconds=seconds)
+    if as_json:
+        typer.echo(json.dumps([vars(timing) for timing in timings]))
+        return
+    for timing in timings:
+        typer.echo(
+            f"{timing.situation:16s} {timing.name:22s} {timing.seconds * 1e6:12.1f} us {timing.ratio:8.1f}x"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
