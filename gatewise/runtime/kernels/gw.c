@@ -226,18 +226,24 @@ size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
     return w->start && m >= TRANSPOSE_FROM ? (size_t)w->cols * GW_SLICE : 0;
 }
 
-/* act(row) in place, for neighbouring rows of one kind: no lane is wasted on constant gates. */
-GW_INLINE void activate(vf (*act)(vf), float *row, int32_t n) {
-    int32_t j = 0;
-    for (; j + GW_LANES <= n; j += GW_LANES) vf_store(row + j, act(vf_load(row + j)));
-    if (j < n) vf_store_first(row + j, act(vf_load_first(row + j, n - j)), n - j);
+/* The first n lanes, as bits. */
+GW_INLINE uint32_t first_lanes(int32_t n) {
+    return n <= 0 ? 0 : n >= GW_LANES ? (1u << GW_LANES) - 1 : (1u << n) - 1;
 }
 
-static void squash_rows(const gw_layer *layer, float *row, int32_t n) {
-    if (layer->squash == GW_HARD_SIGMOID)
-        activate(vf_hard_sigmoid, row, n);
-    else
-        activate(vf_sigmoid, row, n);
+/* act(row) in place: rows of g through tanh, rows of n unchanged, all others through the sigmoid. Whole vectors only,
+ * each read and written once: a load that overlaps the masked store before it would wait for that store. */
+static void activate(const gw_layer *layer, float *pre) {
+    const int32_t from = layer->gate_start[2], to = layer->gate_start[3], lstm = layer->cell == GW_LSTM;
+    const int32_t end = lstm ? layer->w_ih.rows : from;
+    for (int32_t j = 0; j < end; j += GW_LANES) {
+        const vf v = vf_load(pre + j);
+        const uint32_t others = first_lanes(to - j) & ~first_lanes(from - j);
+        vf act = v;
+        if (others != first_lanes(GW_LANES)) act = layer->squash == GW_SIGMOID ? vf_sigmoid(v) : vf_hard_sigmoid(v);
+        if (others) act = vf_select(others, lstm ? vf_tanh(v) : v, act);
+        vf_store(pre + j, act);
+    }
 }
 
 /* One gate of all neurons in turn: where its rows go on, which neurons have one, and what the others hold. */
@@ -272,14 +278,12 @@ GW_INLINE void emit(const gw_layer *layer, int32_t unit, vf s, float *y) {
         vf_store_first(y + unit, layer->scale ? s * vf_load_first(layer->scale + unit, left) : s, left);
 }
 
-/* pre: (R), overwritten, and GW_BLOCK readable floats after it; s, c: (P); y: (K) or NULL. */
+/* pre: (R padded), overwritten, and GW_BLOCK readable floats after it; s, c: (P); y: (K) or NULL. */
 static void lstm_gates(const gw_layer *layer, float *pre, float *s, float *c, float *y) {
-    const int32_t *start = layer->gate_start, rows = layer->w_ih.rows;
+    const int32_t *start = layer->gate_start;
     gate_walk i = walk(layer, 0, pre + start[0]), f = walk(layer, 1, pre + start[1]);
     gate_walk g = walk(layer, 2, pre + start[2]), o = walk(layer, 3, pre + start[3]);
-    squash_rows(layer, pre, start[2]);
-    activate(vf_tanh, pre + start[2], start[3] - start[2]);
-    squash_rows(layer, pre + start[3], rows - start[3]);
+    activate(layer, pre);
     for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
         const vf cell = next(&f, unit) * vf_load(c + unit) + next(&i, unit) * next(&g, unit);
         const vf state = next(&o, unit) * vf_tanh(cell);
@@ -295,7 +299,7 @@ static void gru_gates(const gw_layer *layer, float *pre, const float *rec, float
     gate_walk r = walk(layer, 0, pre + start[0]), u = walk(layer, 1, pre + start[1]);
     gate_walk n = walk(layer, 2, pre + start[2]), n_rec = walk(layer, 2, rec);
     n_rec.fixed = layer->fixed_hn;
-    squash_rows(layer, pre, start[2]);
+    activate(layer, pre);
     for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
         const vf update = next(&u, unit), candidate = vf_tanh(next(&n, unit) + next(&r, unit) * next(&n_rec, unit));
         const vf state = candidate + update * (vf_load(s + unit) - candidate);
@@ -330,7 +334,7 @@ GW_INLINE void pick(const int32_t *which, int32_t n, const float *from, float *t
         for (int32_t j = 0; j < n; j++) to[j] = from[which[j]];
 }
 
-/* pre (n, R) += recurrent products of the n running sequences; rec (n, R_n): those of the GRU's candidate.
+/* pre (n, R padded) += recurrent products of the n running sequences; rec (n, R_n): those of the GRU's candidate.
  * Weights larger than a cache are walked to and fro, so that a step begins with what the last one left there. */
 static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t step, int32_t n, const float *s,
                                float *pre, float *rec, float *scratch) {
@@ -346,19 +350,20 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
     }
     if (backwards && layer->cell == GW_GRU)
         product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, backwards);
-    product(&layer->w_hh, NULL, n, s, lds, pre, layer->w_ih.rows, scratch, backwards);
+    product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, backwards);
     if (!backwards && layer->cell == GW_GRU)
         product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, backwards);
 }
 
-/* Input projections of steps first .. end-1, (running sequences of each step, R), one after the other. */
+/* Input projections of steps first .. end-1, (running sequences of each step, R padded), one after the other. */
 static void input_projections(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x,
                               const gw_words *words, int32_t first, int32_t end, float *pre, float *scratch) {
     const gw_matrix *w = &layer->w_ih;
+    const ptrdiff_t ld = GW_PADDED(w->rows);
     int32_t m = 0;
     if (words) {
         for (int32_t step = first; step < end; step++)
-            for (int32_t b = 0, n = running(batch, step); b < n; b++, pre += w->rows) {
+            for (int32_t b = 0, n = running(batch, step); b < n; b++, pre += ld) {
                 const int32_t word =
                     words->data[sequence_time(batch, b, step) * words->time + sequence_row(batch, b) * words->batch];
                 memcpy(pre, word < 0 ? layer->bias : layer->table + (ptrdiff_t)word * w->rows,
@@ -369,7 +374,7 @@ static void input_projections(const gw_layer *layer, const gw_batch *batch, cons
     if (!layer->inputs && !batch->order && !batch->lengths && !batch->reverse &&
         (batch->size == 1 || end - first == 1 || x->time == batch->size * x->batch)) {
         gw_product(w, layer->bias, (end - first) * batch->size, x->data + first * x->time,
-                   batch->size == 1 ? x->time : x->batch, pre, w->rows, scratch);
+                   batch->size == 1 ? x->time : x->batch, pre, ld, scratch);
         return;
     }
     for (int32_t step = first; step < end; step++)
@@ -377,7 +382,7 @@ static void input_projections(const gw_layer *layer, const gw_batch *batch, cons
             pick(layer->inputs, w->cols,
                  x->data + sequence_time(batch, b, step) * x->time + sequence_row(batch, b) * x->batch,
                  scratch + (ptrdiff_t)m * w->cols);
-    gw_product(w, layer->bias, m, scratch, w->cols, pre, w->rows, scratch + (ptrdiff_t)m * w->cols);
+    gw_product(w, layer->bias, m, scratch, w->cols, pre, ld, scratch + (ptrdiff_t)m * w->cols);
 }
 
 static int32_t chunk_steps(int32_t steps, int32_t batch) {
@@ -385,24 +390,24 @@ static int32_t chunk_steps(int32_t steps, int32_t batch) {
     return steps < most ? steps : most;
 }
 
-/* Scratch: pre (chunk rows, R) + block, rec (B, R_n) + block, then what one product at a time needs. The bound on the
- * rows of a chunk, not their number, so that a smaller batch never needs more. */
+/* Scratch: pre (chunk rows, R padded) + block, rec (B, R_n) + block, then what one product at a time needs. It takes
+ * the bound on the rows of a chunk, not their number, so that a smaller batch never needs more. */
 size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch) {
     const size_t b = (size_t)batch, all = (size_t)steps * b, most = batch > CHUNK_ROWS ? b : CHUNK_ROWS;
     const size_t m = all < most ? all : most;
     const size_t input = m * (size_t)layer->w_ih.cols + gw_product_scratch(&layer->w_ih, (int32_t)m);
     const size_t rec_rows = gw_product_scratch(&layer->w_hh, batch), rec_n = gw_product_scratch(&layer->w_hn, batch);
     const size_t recurrent = b * (size_t)layer->w_hh.cols + (rec_rows > rec_n ? rec_rows : rec_n);
-    return m * (size_t)layer->w_ih.rows + GW_BLOCK + b * (size_t)layer->w_hn.rows + GW_BLOCK +
+    return m * (size_t)GW_PADDED(layer->w_ih.rows) + GW_BLOCK + b * (size_t)layer->w_hn.rows + GW_BLOCK +
            (input > recurrent ? input : recurrent);
 }
 
 void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words, float *s,
                   float *c, const gw_steps *y, float *scratch) {
-    const ptrdiff_t padded = GW_PADDED(layer->n_units), rows = layer->w_ih.rows;
+    const ptrdiff_t padded = GW_PADDED(layer->n_units), ld = GW_PADDED(layer->w_ih.rows);
     const int32_t chunk = chunk_steps(batch->steps, batch->size);
     float *const pre = scratch;
-    float *const rec = pre + (ptrdiff_t)chunk * batch->size * rows + GW_BLOCK;
+    float *const rec = pre + (ptrdiff_t)chunk * batch->size * ld + GW_BLOCK;
     float *const rest = rec + (ptrdiff_t)batch->size * layer->w_hn.rows + GW_BLOCK;
     for (int32_t first = 0; first < batch->steps; first += chunk) {
         const int32_t end = batch->steps - first < chunk ? batch->steps : first + chunk;
@@ -411,7 +416,7 @@ void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_s
         for (int32_t step = first; step < end; step++) {
             const int32_t n = running(batch, step);
             recurrent_products(layer, batch, step, n, s, now, rec, rest);
-            for (int32_t b = 0; b < n; b++, now += rows) {
+            for (int32_t b = 0; b < n; b++, now += ld) {
                 const ptrdiff_t at = sequence_row(batch, b);
                 float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;
                 if (layer->cell == GW_LSTM)
