@@ -26,12 +26,8 @@ from gatewise.nn.triton_cells import cell_backward, cell_forward
 from gatewise.nn.triton_step import Gradients, Tape, load_or_one
 
 ROWS, SLICE, WARPS = 16, 16, 8
-SIZES = [
-    "first_team",
-    "teams",
-    "T",
-    "B",
-]  # one kernel for all values, 1 too, which Triton would make a constant
+# One kernel for all values of these; Triton would make a constant of each that is 1.
+SIZES = ["first_team", "teams", "T", "B"]
 WIDEST = 512  # a program's share of a wider matrix does not fit into its registers
 
 
@@ -314,7 +310,7 @@ def backward_kernel(
         )
         said = tl.dot(spoken, w, input_precision="tf32")
         # Two sets of boxes: nobody writes a set again before all have read it, one meeting later.
-        boxes = messages + (step % 2 * teams + team) * members * box
+        boxes = messages + (step % 2 * teams + team).to(tl.int64) * members * box
         mine = boxes + tl.program_id(0) * box + rows[:, None] * WIDTH + k[None, :]
         tl.store(mine, said, mask=(k < H)[None, :])
         arrive(counter)
@@ -360,7 +356,12 @@ def backward_kernel(
 
 
 def fits(tape: Tape) -> bool:
-    return tape.precision != "ieee" and tape.shape[2] <= WIDEST and processors(tape.h.device) >= members(tape)
+    """Whether the GPU has tensor cores for TF32, enough multiprocessors and, on each, enough shared memory."""
+    device = gpu(tape.h.device)
+    needed = 4 * (4 * SLICE + ROWS) * width(tape)  # the way back: its share of the matrix, and what it says
+    room = getattr(device, "shared_memory_per_block_optin", 0)
+    able = device.major >= 8 and torch.version.hip is None and device.multi_processor_count >= members(tape)
+    return able and needed <= room and tape.shape[2] <= WIDEST and tape.precision != "ieee"
 
 
 def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the input products
@@ -377,8 +378,7 @@ def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the in
 def backward(tape: Tape, d_output: Tensor, grads: Gradients) -> None:  # d_output: (T, B, H)
     """Fills the gradients, which hold those of the last state."""
     counters = torch.zeros(teams(tape), dtype=torch.int32, device=tape.h.device)
-    width = triton.next_power_of_2(tape.shape[2])
-    messages = tape.h.new_empty(2, teams(tape), members(tape), ROWS, max(width, 16))
+    messages = tape.h.new_empty(2, teams(tape), members(tape), ROWS, width(tape))
     for first, grid in launches(tape):
         backward_kernel[grid](
             tape.products, grads.products, d_output, tape.h, tape.c, grads.h, grads.c, grads.bias,
@@ -392,13 +392,17 @@ def members(tape: Tape) -> int:
     return -(-tape.shape[2] // SLICE)
 
 
+def width(tape: Tape) -> int:
+    return max(16, 1 << (tape.shape[2] - 1).bit_length())
+
+
 def teams(tape: Tape) -> int:
     return -(-tape.shape[1] // ROWS)
 
 
 def launches(tape: Tape) -> list[tuple[int, tuple[int, int]]]:
     """(first team, grid) of each launch: as many teams at a time as the GPU can hold."""
-    most = processors(tape.h.device) // members(tape)
+    most = gpu(tape.h.device).multi_processor_count // members(tape)
     every = teams(tape)
     return [(first, (members(tape), min(most, every - first))) for first in range(0, every, most)]
 
@@ -414,7 +418,7 @@ def options(tape: Tape) -> dict[str, Any]:
         "BF16": tape.precision == "bf16",
         "ROWS": ROWS,
         "SLICE": SLICE,
-        "WIDTH": max(triton.next_power_of_2(hidden), 16),
+        "WIDTH": width(tape),
         "num_warps": WARPS,
         "num_stages": 1,  # no load may move ahead of the meeting it waits for
         "launch_cooperative_grid": True,
@@ -422,5 +426,5 @@ def options(tape: Tape) -> dict[str, Any]:
 
 
 @functools.cache
-def processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def gpu(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)

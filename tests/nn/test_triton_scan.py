@@ -11,6 +11,7 @@ import importlib.util
 import os
 import random
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,7 +41,8 @@ TOLERANCE = {"ieee": 2e-5, "tf32": 2e-2, "bf16": 5e-2}
 def _setting(monkeypatch):
     torch.manual_seed(0)
     if INTERPRETED:
-        monkeypatch.setattr(triton_persistent, "processors", lambda device: 4)
+        room = SimpleNamespace(major=9, multi_processor_count=4, shared_memory_per_block_optin=2**17)
+        monkeypatch.setattr(triton_persistent, "gpu", lambda device: room)
         monkeypatch.setattr(triton_persistent, "await_all", lambda counter, count: None)
 
 
