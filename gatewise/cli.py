@@ -24,6 +24,7 @@ import gatewise
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 TRY, TRAIN, CUT = "Try it", "Train and evaluate", "Measure and cut"
+SHIP = "Run and ship"
 
 
 class Commands(TyperGroup):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import gatewise as gw
+from gatewise.nn.lookup import cell_of
 from gatewise.sparsify.layers import LOG_SIGMA, Posterior
 
 OTHER = {"LSTM": "GRU", "GRU": "LSTM"}
@@ -41,11 +42,11 @@ class ChainModel(nn.Module):
         x = self.emb(x) if self.emb is not None else x
         x = torch.relu(self.first(x)) if self.first is not None else x
         x, last = self.rnn(x, state)
-        h = last[0] if isinstance(last, tuple) or self.rnn.cell.n_states == 2 else last
+        h = last[0] if cell_of(self.rnn).n_states == 2 else last
         x = self.function(x, self.o["between"])
         if self.rnn2 is not None:
             x, last2 = self.rnn2(x)
-            h = last2[0] if self.rnn2.cell.n_states == 2 else last2
+            h = last2[0] if cell_of(self.rnn2).n_states == 2 else last2
         if self.o["take"] == "last":
             x = x[:, -1] if self.time else x[-1]
         elif self.o["take"] == "state":

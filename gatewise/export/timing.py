@@ -1,0 +1,182 @@
+"""How fast a compact model is beside its dense original: the same answer first, then the clock, in turns."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gatewise.compact import CompactEmbedding, CompactLinear, CompactRecurrent, compress
+from gatewise.export.onnx import to_onnx
+from gatewise.nn.recurrent import GRU, LSTM
+from gatewise.readers.channels import leaves
+from gatewise.runtime.engine import Engine
+from gatewise.sparsify.variational import replace_module
+
+CALLS, ROUNDS = 20, 5  # of a block; at least
+BLOCK_SECONDS = 0.2  # a block of slow calls has fewer of them
+DENSE_TORCH = "torch dense"
+DENSE = {"LSTM": LSTM, "GRU": GRU}
+TORCH = {"LSTM": nn.LSTM, "GRU": nn.GRU}
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], object]],
+    seconds: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds a call in each warm block of 20 calls.
+
+    Contenders take turns, so that a slow moment of the machine falls on all of them: k-th entries belong together.
+    """
+    blocks: dict[str, int] = {}
+    for name, call in contenders.items():
+        call()
+        start = clock()
+        call()
+        blocks[name] = max(1, min(CALLS, int(BLOCK_SECONDS / max(clock() - start, 1e-9))))
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or any(len(found) <= ROUNDS for found in times.values()):
+        for name, call in contenders.items():
+            start = clock()
+            for _ in range(blocks[name]):
+                call()
+            times[name].append((clock() - start) / blocks[name])
+    return {name: found[1:] for name, found in times.items()}  # the first round warms up
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """How many times faster, from blocks that ran one after the other."""
+    return statistics.median(a / b for a, b in zip(slow, fast))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One contender in one situation."""
+
+    situation: str
+    name: str
+    seconds: float
+    ratio: float  # dense torch over this one
+
+
+def race(
+    model: nn.Module, *, steps: int = 35, batch: int = 20, threads: int = 1, seconds: float = 1.0
+) -> list[Timing]:
+    """A saved or sparse model against its dense original: torch, ONNX Runtime where installed, and the engine.
+
+    Raises:
+        ChainError: the model is not a chain of layers.
+        AssertionError: two contenders give different answers.
+    """
+    small = compress(model) if not any(getattr(m, "is_compact", False) for m in model.modules()) else model
+    small = small.eval()
+    engine, dense = Engine(small, threads=threads), dense_original(small).eval()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    timings: list[Timing] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            sessions = onnx_calls(
+                {"ONNX Runtime dense": dense, "ONNX Runtime compact": small}, Path(folder), threads
+            )
+            for situation, length, size in (
+                ("one step", 1, 1),
+                (f"{steps} steps", steps, 1),
+                (f"{steps} steps of {batch}", steps, batch),
+            ):
+                x = example(engine, length, size)
+                array = x.numpy()
+                contenders: dict[str, Callable[[], object]] = {
+                    DENSE_TORCH: partial(dense, x),
+                    "torch compact": partial(small, x),
+                    **{name: partial(call, array) for name, call in sessions.items()},
+                    "gatewise engine": partial(engine, array),
+                }
+                same_answers({name: call for name, call in contenders.items() if "dense" not in name})
+                times = take_turns(contenders, seconds)
+                timings += [
+                    Timing(situation, name, statistics.median(found), ratio(times[DENSE_TORCH], found))
+                    for name, found in times.items()
+                ]
+    finally:
+        torch.set_num_threads(before)
+    return timings
+
+
+def example(engine: Engine, steps: int, batch: int) -> Tensor:
+    """Random words or vectors in the layout of forward()."""
+    narrow = engine.narrow
+    generator = torch.Generator().manual_seed(0)
+    frame = (batch, steps) if narrow.chain.batch_axis == 0 else (steps, batch)
+    if narrow.chain.words:
+        table = narrow.links[0]
+        return torch.randint(0, table.n_words, frame, generator=generator)  # type: ignore[union-attr]
+    return torch.randn(*frame, narrow.n_inputs, generator=generator)
+
+
+def same_answers(
+    contenders: Mapping[str, Callable[[], object]], rtol: float = 1e-3, atol: float = 1e-4
+) -> None:
+    """Every contender gives what the first gives."""
+    answers = {name: np.asarray(leaves(call())[0]) for name, call in contenders.items()}
+    (reference, expected), *others = answers.items()
+    for name, answer in others:
+        np.testing.assert_allclose(answer, expected, rtol, atol, err_msg=f"{name} against {reference}")
+
+
+def onnx_calls(
+    models: Mapping[str, nn.Module], folder: Path, threads: int
+) -> dict[str, Callable[[Any], Any]]:
+    """The models in ONNX Runtime, from the zero state; none where it is not installed."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+    except ImportError:
+        return {}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    calls: dict[str, Callable[[Any], Any]] = {}
+    for k, (name, model) in enumerate(models.items()):
+        path = to_onnx(model, folder / f"{k}.onnx", states=False)
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        calls[name] = partial(ask, session)
+    return calls
+
+
+def ask(session: Any, x: Any) -> Any:
+    return session.run(["y"], {"x": x})[0]
+
+
+def dense_original(model: nn.Module) -> nn.Module:
+    """The model at its original size, with new weights: how long it takes does not depend on them."""
+    dense = copy.deepcopy(model)
+    for name, module in list(dense.named_modules()):
+        new: nn.Module
+        if isinstance(module, CompactLinear):
+            new = nn.Linear(module.in_features, module.out_features, module.bias is not None)
+        elif isinstance(module, CompactEmbedding):
+            new = nn.Embedding(module.num_embeddings, module.embedding_dim)
+        elif isinstance(module, CompactRecurrent):
+            logistic = module.gate_activation == "sigmoid"
+            options = module.options()
+            if logistic:
+                del options["gate_activation"]
+            new = (TORCH if logistic else DENSE)[module.cell.name](**options)
+        else:
+            continue
+        if not name:
+            return new
+        replace_module(dense, module, new)
+    return dense

@@ -1,0 +1,94 @@
+"""gatewise bench and gatewise export: the same answer first, then the clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from chains import build
+from torch import nn
+
+import gatewise as gw
+from gatewise.cli import main
+from gatewise.export.timing import dense_original, race, ratio, same_answers, take_turns
+from gatewise.nn.lookup import cell_of
+from gatewise.runtime import bindings
+
+try:
+    bindings.native()
+except bindings.NativeLibraryError:
+    pytest.skip("the C kernels are not built", allow_module_level=True)
+
+OPTIONS = {
+    "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": True,
+    "gate_activation": "sigmoid", "words": 5, "first": False, "second": True, "between": "relu", "take": "last",
+    "head": True, "squeezed": False, "scores": "softmax", "layout": "same", "bayes": True, "density": 0.7,
+    "dead": 0.2, "steps": 4, "batch": 2,
+}  # fmt: skip
+
+
+def test_turns() -> None:
+    """Blocks of twenty calls, one contender after the other; a clock that nobody waits for."""
+    said: list[str] = []
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1e-3
+        return now[0]
+
+    times = take_turns({name: lambda n=name: said.append(n) for name in "ab"}, seconds=0, clock=clock)
+    assert said[4:] == (["a"] * 20 + ["b"] * 20) * 6
+    assert [len(found) for found in times.values()] == [5, 5]
+    assert times["a"] == pytest.approx([1e-3 / 20] * 5)
+    assert ratio([2.0, 9.0, 4.0], [1.0, 1.0, 2.0]) == 2
+
+
+def test_contenders_must_agree() -> None:
+    with pytest.raises(AssertionError, match="b against a"):
+        same_answers({"a": lambda: torch.zeros(2), "b": lambda: (torch.ones(2), None)})
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "hard_sigmoid"])
+def test_race(activation: str) -> None:
+    """Every contender in every situation, the dense original as one of them."""
+    case = build(1, {**OPTIONS, "gate_activation": activation})
+    before = torch.get_num_threads()
+    timings = race(case.small, steps=3, batch=2, seconds=0)
+    assert torch.get_num_threads() == before
+    assert len(timings) == 3 * 5
+    assert {t.situation for t in timings} == {"one step", "3 steps", "3 steps of 2"}
+    assert all(t.seconds > 0 and t.ratio > 0 for t in timings)
+
+
+def test_the_dense_original_has_the_original_sizes() -> None:
+    case = build(2, OPTIONS)
+    dense = dense_original(case.small)
+    assert cell_of(dense.rnn) is not None
+    assert isinstance(dense.rnn, nn.LSTM)
+    sizes = (dense.emb.weight.shape, dense.rnn.weight_hh_l1.shape, dense.fc.weight.shape)
+    assert sizes == ((5, 3), (16, 4), (3, 4))
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(1)
+    small = gw.compress(nn.LSTM(3, 4))
+    gw.save(small, tmp_path / "model")
+    target = tmp_path / "model.onnx"
+    assert main(["export", str(tmp_path / "model"), "--onnx", str(target), "--no-states"]) == 0
+    assert "model.onnx" in capsys.readouterr().out
+    x = torch.randn(5, 2, 3)
+    (y,) = onnxruntime.InferenceSession(str(target)).run(None, {"x": x.numpy()})
+    with torch.no_grad():
+        np.testing.assert_allclose(y, small(x)[0], rtol=1e-4, atol=1e-5)
+    assert main(["export", str(tmp_path / "model")]) == 2
+    capsys.readouterr()
+    options = ["--steps", "3", "--batch", "2", "--seconds", "0"]
+    assert main(["bench", str(tmp_path / "model"), *options, "--json"]) == 0
+    timings = json.loads(capsys.readouterr().out)
+    assert {t["name"] for t in timings} >= {"torch dense", "torch compact", "gatewise engine"}
+    assert main(["bench", str(tmp_path / "model"), *options]) == 0
+    assert "gatewise engine" in capsys.readouterr().out
