@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shlex
 import subprocess
 import sys
@@ -52,9 +51,13 @@ def commit() -> str | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: allocated on the GPU, or resident on the host."""
+    """Bytes: allocated on the GPU, or resident on the host; 0 where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

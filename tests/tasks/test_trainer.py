@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 import signal
@@ -84,6 +85,26 @@ def test_what_is_special_about_the_data_is_told(folder: Path, tmp_path: Path) ->
     assert result["hardware"]["device"] == "cpu"
     assert set(result["versions"]) == {"gatewise", "torch", "python"}
     assert result["command"].startswith("gatewise")
+
+
+@pytest.mark.parametrize("method", ["lasso", "bayes"])
+@pytest.mark.parametrize("task", ["words", "csv"])
+def test_a_gru_takes_the_same_way(task: str, method: str, folder: Path, tmp_path: Path) -> None:
+    """One state instead of two, three gates instead of four."""
+    result = train(tiny(task, folder, *METHODS[method], "model.cell=GRU"), options(tmp_path, folder))
+    kinds = [layer["gates"] for layer in result["counts"]["layers"].values() if layer["gates"] is not None]
+    assert all(set(gates) == {"r", "u", "n"} for gates in kinds)
+
+
+def test_tensorboard_is_an_extra(folder: Path, tmp_path: Path) -> None:
+    """With the package the files are written; without it the message says what to install."""
+    row, chosen = tiny("words", folder), options(tmp_path, folder, tensorboard=True)
+    if importlib.util.find_spec("tensorboard") is None:
+        with pytest.raises(RunError, match=r"pip install gatewise\[tensorboard\]"):
+            train(row, chosen)
+        return
+    train(row, chosen)
+    assert list((tmp_path / "tensorboard").iterdir())
 
 
 def test_the_seed_decides_everything(folder: Path, tmp_path: Path) -> None:
