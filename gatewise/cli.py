@@ -327,3 +327,7 @@ def sentence(error: Exception) -> str:
     if isinstance(error, (ValueError, OSError)) and text:
         return text
     return f"{type(error).__name__}: {text or 'no message'}. Run again with --debug for the traceback."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
