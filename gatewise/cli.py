@@ -198,7 +198,8 @@ def measure(
     as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
 ) -> None:
     """Count weights, gates, neurons and words of a saved model, layer by layer."""
-    report = gatewise.measure(gatewise.load(model, built(into)), stated(reader))
+    readers = stated(reader)
+    report = gatewise.measure(gatewise.load(model, built(into)), readers)
     typer.echo(json.dumps(report.to_dict()) if as_json else str(report))
 
 
@@ -212,9 +213,10 @@ def compress(
     """Cut what is zero out of a saved model, exactly, and save what is left."""
     import warnings
 
+    readers = stated(reader)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        small = gatewise.compress(gatewise.load(model, built(into)), stated(reader))
+        small = gatewise.compress(gatewise.load(model, built(into)), readers)
     for warning in said:
         typer.echo(f"Note: {warning.message}", err=True)
     saved = gatewise.save(small, out)
