@@ -141,7 +141,7 @@ static gw_matrix random_matrix(int32_t rows, int32_t cols) {
 
 enum { TABLE_WORDS = 1000 };
 
-/* An LSTM whose live gates are drawn among all, output gates first where there are too few for more: as in the paper. */
+/* An LSTM that keeps its output gates first, as the paper's do; the other live gates are drawn. */
 static gw_layer random_layer(counts n, int folded) {
     const int32_t padded = GW_PADDED(n.n_units), slots = 4 * n.n_units;
     uint16_t *live = room(sizeof(uint16_t) * 4 * (size_t)padded / GW_BLOCK);

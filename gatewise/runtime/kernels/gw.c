@@ -402,8 +402,8 @@ size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch) {
            (input > recurrent ? input : recurrent);
 }
 
-void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words, float *s,
-                  float *c, const gw_steps *y, float *scratch) {
+void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
+                  float *s, float *c, const gw_steps *y, float *scratch) {
     const ptrdiff_t padded = GW_PADDED(layer->n_units), ld = GW_PADDED(layer->w_ih.rows);
     const int32_t chunk = chunk_steps(batch->steps, batch->size);
     float *const pre = scratch;

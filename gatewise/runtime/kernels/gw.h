@@ -116,8 +116,8 @@ size_t gw_product_scratch(const gw_matrix *w, int32_t m);
  * s and c are read and overwritten, both (B, P); c is not used by the GRU. h goes to y, where y->data is not NULL,
  * and is 0 past the end of a sequence. scratch: gw_layer_scratch() floats, which is enough for
  * fewer steps and smaller batches too. One step of a stream is T = 1. */
-void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words, float *s,
-                  float *c, const gw_steps *y, float *scratch);
+void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
+                  float *s, float *c, const gw_steps *y, float *scratch);
 size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch);
 
 /* Rows of word ids through remap (n_words), NULL: unchanged; -1 marks a removed word.
