@@ -231,7 +231,8 @@ static int module_exec(PyObject *module) {
     const int failed = !type || PyModule_AddType(module, (PyTypeObject *)type);
     Py_XDECREF(type);
     if (failed) return -1;
-    return PyModule_AddIntConstant(module, "LAYER_BYTES", sizeof(gw_layer)) ||
+    return PyModule_AddIntConstant(module, "LAYOUT", GW_LAYOUT) ||
+                   PyModule_AddIntConstant(module, "LAYER_BYTES", sizeof(gw_layer)) ||
                    PyModule_AddIntConstant(module, "NETWORK_BYTES", sizeof(gw_network))
                ? -1
                : 0;

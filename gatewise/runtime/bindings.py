@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.packing import BLOCK, CELLS, SQUASHES, PackedLayer, PackedMatrix, aligned
+from gatewise.runtime.packing import BLOCK, CELLS, LAYOUT, SQUASHES, PackedLayer, PackedMatrix, aligned
 
 Floats = NDArray[np.float32]
 
@@ -88,7 +88,8 @@ def native() -> ModuleType:
             "the Python headers; with these in place run `pip install --force-reinstall --no-deps gatewise`, or "
             "`pip install -e .` in a source tree. Training and compression work without them."
         ) from error
-    if (ctypes.sizeof(_Layer), ctypes.sizeof(_Network)) != (module.LAYER_BYTES, module.NETWORK_BYTES):
+    expected = (LAYOUT, ctypes.sizeof(_Layer), ctypes.sizeof(_Network))
+    if expected != tuple(getattr(module, name, 0) for name in ("LAYOUT", "LAYER_BYTES", "NETWORK_BYTES")):
         raise NativeLibraryError(
             "the C kernels were built from another version of gatewise: install it again"
         )

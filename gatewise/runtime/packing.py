@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 
-PANEL, SLICE, BLOCK = 64, 16, 16  # GW_PANEL, GW_SLICE, GW_BLOCK
+LAYOUT, PANEL, SLICE, BLOCK = 1, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
 
