@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gatewise.export import load
 from gatewise.report import Report, measure
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.evaluation import Evaluator
 from gatewise.tasks.recipe import Recipe, RecipeError
 from gatewise.tasks.setup import describe, load_data, make_feeds, objective_of
-from gatewise.tasks.trainer import MODEL, RECIPE
+from gatewise.tasks.trainer import MODEL, RECIPE, chosen_device
 
 SPLITS = ("valid", "test")
 
@@ -42,9 +40,10 @@ def evaluate_saved(
     if (path / MODEL).is_dir():
         path = path / MODEL
     recipe = recipe_of(path, task, changes or [])
-    model = load(path).to(device).eval()
+    place = chosen_device(device)
+    model = load(path).to(place).eval()
     corpus = load_data(recipe, data_dir)
-    objective, place = objective_of(recipe, corpus), torch.device(device)
+    objective = objective_of(recipe, corpus)
     feeds = make_feeds(recipe, corpus, place)
     found: dict[str, Any] = {"task": recipe.name, "data": describe(corpus), "note": corpus.note}
     for split in SPLITS:

@@ -119,6 +119,17 @@ def prepare_folder(recipe: Recipe, options: Options) -> None:
         write_whole(out / RECIPE, dump(recipe).encode())
 
 
+def chosen_device(name: str | None) -> torch.device:
+    """The device by name; without one the GPU if there is one."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
+        raise RunError(f"--device {name}: it must be cpu, cuda, or one of several: cuda:1.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise RunError(f"--device {name}: torch sees no such CUDA device here; leave it out, or use cpu.")
+    return torch.device(name)
+
+
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
     now = recipe.steering()
     differs = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -133,11 +144,8 @@ def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) ->
 class Run:
     def __init__(self, recipe: Recipe, options: Options) -> None:
         self.recipe, self.options = recipe, options
-        name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.device = torch.device(name)
+        self.device = chosen_device(options.device)
         if self.device.type == "cuda":
-            if not torch.cuda.is_available():
-                raise RunError("--device cuda: torch sees no CUDA device here; leave it out, or use cpu.")
             use_tf32()
             torch.cuda.reset_peak_memory_stats(self.device)
         self.began = time.perf_counter()

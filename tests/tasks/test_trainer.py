@@ -154,7 +154,7 @@ def test_resumed_runs_end_with_the_same_numbers(
 
 def test_kill_9_and_resume(folder: Path, tmp_path: Path) -> None:
     """A process that is killed without warning leaves a checkpoint that another goes on from, to the same numbers."""
-    row = tiny("words", folder, "epochs=10")
+    row = tiny("words", folder, "epochs=6")
     source = tmp_path / "row.toml"
     source.write_text(recipe.dump(row))
     whole = train(recipe.load(source), options(tmp_path / "whole", folder))
@@ -342,7 +342,8 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["train"], "name a recipe"),
         (["data", "ptb", "--data-dir", str(folder)], "no corpus 'ptb'"),
         (["data", "imdb", "--data-dir", str(tmp_path)], "1 of the corpora cannot be used"),
-        (["train", name, "--device", "cuda", "--out", out + "2"], "no CUDA device"),
+        (["train", name, "--device", "cuda", "--out", out + "2"], "no such CUDA device"),
+        (["train", name, "--device", "gpu", "--out", out + "2"], "it must be cpu, cuda"),
     ):
         if "cuda" in wrong and torch.cuda.is_available():
             continue
