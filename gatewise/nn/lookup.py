@@ -55,9 +55,8 @@ def why_not_recurrent(module: nn.Module) -> str | None:
     """Why a recurrent-looking module is beyond us; None if it is not recurrent, or is understood."""
     if getattr(module, "proj_size", 0):
         return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
-    if (
-        isinstance(module, tuple(TORCH_CELLS)) or isinstance(getattr(module, "cell", None), Cell)
-    ) and not forward_is_known(module):
+    ours = isinstance(getattr(module, "cell", None), Cell) and hasattr(module, "hidden_size")
+    if (ours or isinstance(module, tuple(TORCH_CELLS))) and not forward_is_known(module):
         return f"{type(module).__name__} has a forward() of its own"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
