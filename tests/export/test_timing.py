@@ -32,7 +32,7 @@ OPTIONS = {
 
 
 def test_turns() -> None:
-    """Blocks of twenty calls, one contender after the other; a clock that nobody waits for."""
+    """Blocks of twenty calls and five before them, one contender after the other; a clock that nobody waits for."""
     said: list[str] = []
     now = [0.0]
 
@@ -41,7 +41,7 @@ def test_turns() -> None:
         return now[0]
 
     times = take_turns({name: lambda n=name: said.append(n) for name in "ab"}, seconds=0, clock=clock)
-    assert said[4:] == (["a"] * 20 + ["b"] * 20) * 6
+    assert said[4:] == (["a"] * 25 + ["b"] * 25) * 6
     assert [len(found) for found in times.values()] == [5, 5]
     assert times["a"] == pytest.approx([1e-3 / 20] * 5)
     assert ratio([2.0, 9.0, 4.0], [1.0, 1.0, 2.0]) == 2
