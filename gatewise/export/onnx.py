@@ -115,9 +115,8 @@ class Graph:
         self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
     ) -> list[str]:
         """The names of a node's outputs; those that nobody wants are empty, which in ONNX means absent."""
-        names = [
-            f"{operator}_{len(self.nodes)}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)
-        ]
+        here = f"{operator}_{len(self.nodes)}"
+        names = [f"{here}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)]
         self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
         return names
 
@@ -146,15 +145,12 @@ class Writer:
         levels = [link for link in narrow.links if isinstance(link, Level)]
         self.modules = list(dict.fromkeys(level.module for level in levels))
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
-        self.finals: dict[str, list[list[str]]] = {
-            name: [] for name in self.modules
-        }  # per place: h, or h and c
-        batch_first = narrow.chain.batch_axis == 0
+        # Last states by module and place: h, or h and c.
+        self.finals: dict[str, list[list[str]]] = {name: [] for name in self.modules}
         self.time_first = "x"
-        if batch_first:
-            self.time_first = self.graph.add(
-                "Transpose", "x", perm=[1, 0] if narrow.chain.words else [1, 0, 2]
-            )
+        if narrow.chain.batch_axis == 0:
+            axes = [1, 0] if narrow.chain.words else [1, 0, 2]
+            self.time_first = self.graph.add("Transpose", "x", perm=axes)
 
     def model(self, opset: int) -> Any:
         import gatewise
@@ -182,11 +178,8 @@ class Writer:
 
         chain = self.narrow.chain
         frame = ["batch", "time"] if chain.batch_axis == 0 else ["time", "batch"]
-        x = (
-            tensor("x", frame, TensorProto.INT64)
-            if chain.words
-            else tensor("x", [*frame, self.narrow.n_inputs])
-        )
+        vectors = tensor("x", [*frame, self.narrow.n_inputs])
+        x = tensor("x", frame, TensorProto.INT64) if chain.words else vectors
         axes = {"T": "time", "B": "batch", "R": "rows", "C": self.narrow.width}
         shape = [axes[axis] for axis in chain.output_axes]
         inputs, outputs = [x], [tensor("y", shape[:-1] if chain.squeezed else shape)]
@@ -243,9 +236,8 @@ class Writer:
                 )
                 continue
             every, last = self.recurrence(link, r, value, final)
-            parts.append(
-                self.graph.add("Squeeze", last if final else every, self.graph.integers(0 if final else 1))
-            )
+            name, axis = (last, 0) if final else (every, 1)
+            parts.append(self.graph.add("Squeeze", name, self.graph.integers(axis)))
             scales.append(r.scale)
         if not parts:
             return self.nothing(sequence=not final)
@@ -262,17 +254,11 @@ class Writer:
         inputs = [x, *map(graph.constant, weights), graph.constant(gate_biases(r, cell)), self.lengths]
         if self.states:
             inputs += [self.enter(link.module, part, place, r) for part in range(cell.n_states)]
-        attributes: dict[str, Any] = {
-            "hidden_size": r.kept,
-            "direction": "reverse" if r.reverse else "forward",
-        }
+        attributes: dict[str, Any] = {"hidden_size": r.kept}
+        attributes["direction"] = "reverse" if r.reverse else "forward"
         if link.gate_activation == "hard_sigmoid":
-            tanhs = ["Tanh"] * (cell.n_states)
-            attributes |= {
-                "activations": ["HardSigmoid", *tanhs],
-                "activation_alpha": [0.2],
-                "activation_beta": [0.5],
-            }
+            attributes["activations"] = ["HardSigmoid"] + ["Tanh"] * cell.n_states
+            attributes |= {"activation_alpha": [0.2], "activation_beta": [0.5]}
         if cell.name == "GRU":
             attributes["linear_before_reset"] = 1
         wanted = [not final, final or self.states, self.states][: 1 + cell.n_states]
@@ -286,13 +272,9 @@ class Writer:
         x, weight = self.read(value, link.inputs, link.weight)
         if not len(weight):
             return self.nothing(value.sequence)
-        product = self.graph.add("MatMul", x, self.graph.constant(np.ascontiguousarray(weight.T)))
-        return replace(
-            value,
-            name=self.graph.add("Add", product, self.graph.constant(link.bias)),
-            width=len(weight),
-            scale=None,
-        )
+        product = self.graph.add("MatMul", x, self.graph.constant(weight.T))
+        total = self.graph.add("Add", product, self.graph.constant(link.bias))
+        return Value(total, len(weight), sequence=value.sequence)
 
     def function(self, link: Function, value: Value) -> Value:
         if link.name in ("last_state", "last_step"):
@@ -334,9 +316,8 @@ class Writer:
     def settle(self, value: Value) -> Value:
         if value.scale is None:
             return value
-        return replace(
-            value, name=self.graph.add("Mul", value.name, self.graph.constant(value.scale)), scale=None
-        )
+        name = self.graph.add("Mul", value.name, self.graph.constant(value.scale))
+        return replace(value, name=name, scale=None)
 
     def nothing(self, sequence: bool = True) -> Value:
         sizes = self.graph.add("Shape", self.time_first, start=0 if sequence else 1, end=2)
