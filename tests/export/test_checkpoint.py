@@ -410,3 +410,59 @@ def test_commands(
     assert main(["measure", str(tmp_path / "small"), "--into", "nowhere"]) == 2
     assert main(["measure", str(tmp_path / "small"), "--into", "my_models:Missing"]) == 2
     assert main(["measure", str(tmp_path / "small"), "--reader", "rnn"]) == 2
+
+
+@pytest.mark.parametrize("bayesian", [False, True], ids=["lasso", "bayes"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["WordLM", "CharLM", "TextClassifier", "SeriesModel"])
+def test_models_of_the_tasks(kind: str, cell: str, bayesian: bool, tmp_path: Path) -> None:
+    """The package's own models need no into=: before the cut and after it, with states and masks."""
+    from gatewise.tasks import models
+
+    sizes: dict[str, dict[str, Any]] = {
+        "WordLM": {"vocabulary": 9, "embedding": 5, "hidden": 6},
+        "CharLM": {"vocabulary": 7, "hidden": 5},
+        "TextClassifier": {"vocabulary": 9, "outputs": 3, "embedding": 4, "hidden": 6},
+        "SeriesModel": {"inputs": 3, "outputs": 2, "hidden": 5, "every_step": True},
+    }
+    model = getattr(models, kind)(**sizes[kind], cell=cell).eval()
+    if bayesian:
+        gw.Variational(model, n_train=5, vocabulary=["emb"] if hasattr(model, "emb") else [])
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("_log_sigma"):
+                    parameter.copy_(torch.where(torch.rand_like(parameter) < 0.6, -9.0, 9.0))
+    else:
+        sparse(model)
+    x = torch.randn(3, 4, 3) if kind == "SeriesModel" else torch.randint(0, 7, (3, 4))
+    mask = torch.rand(3, 4) < 0.7 if kind in ("TextClassifier", "SeriesModel") else None
+    with torch.no_grad():
+        expected = model(x, mask)
+        small = gw.compress(model)
+        answer = small(x, mask)
+        whole, cut = (a[0] if isinstance(a, tuple) else a for a in (expected, answer))
+        torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-5)
+        for net in (model, small):
+            gw.save(net, tmp_path)
+            loaded = gw.load(tmp_path)
+            assert type(loaded) is type(model)
+            assert not loaded.training
+            torch.testing.assert_close(loaded(x, mask), net(x, mask), rtol=0, atol=0)
+
+
+def test_a_load_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the new model and finishes the second rename; the save that it overtook notices and goes on."""
+    old, new = sparse(Tagger()), sparse(Tagger(), 0.3)
+    gw.save(old, tmp_path)
+    replace, seen = os.replace, []
+
+    def overtaken(source: Any, target: Any) -> None:
+        replace(source, target)
+        if Path(target).name == "model.safetensors":
+            seen.append(gw.load(tmp_path, into=Tagger()))
+
+    monkeypatch.setattr(os, "replace", overtaken)
+    gw.save(new, tmp_path)
+    for loaded in (*seen, gw.load(tmp_path, into=Tagger())):
+        assert torch.equal(loaded(IDS), new(IDS))
+    assert len(seen) == 1
