@@ -26,6 +26,7 @@ from gatewise.nn.lookup import (
     why_not_recurrent,
 )
 from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers.channels import leaves
 from gatewise.readers.graph import block_name
 from gatewise.sparsify.variational import Variational, replace_module
 from gatewise.structure import Structure, reachable, read_at_all
@@ -60,10 +61,10 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A deep copy. torch refuses to copy tensors with a history, which torch.nn.utils.prune leaves in its layers."""
+    """A deep copy. torch refuses to copy tensors with a history: pruned weights, states that forward() keeps."""
     computed: dict[int, Any] = {}
     for module in model.modules():
-        for value in vars(module).values():
+        for value in leaves(list(vars(module).values())):
             if isinstance(value, Tensor) and not value.is_leaf:
                 computed[id(value)] = value.detach().clone()
     return copy.deepcopy(model, computed)

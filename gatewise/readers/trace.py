@@ -8,10 +8,12 @@ units: someone sees them, and nobody can say who needs them.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,29 +71,70 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
+    stored: dict[fx.Node, str] = {}
     try:
-        graph = record(root)
+        graph = record(root, stored)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         return Found([], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set(), set())
     follower = Follower(model, blocks, prefix)
     for node in graph.nodes:
         follower.visit(node)
+    for node, attribute in stored.items():
+        follower.expose(follower.values.get(node), f"forward() stores it in {attribute}")
     for name in blocks.keys() - follower.called:
         follower.exposed.setdefault(name, "forward() never calls it")
     return Found(follower.reads, follower.exposed, follower.raw, follower.outside)
 
 
-def record(model: nn.Module) -> fx.Graph:
-    """The graph of forward(), with optional arguments given; failing that, with them left out."""
+def record(model: nn.Module, stored: dict[fx.Node, str] | None = None) -> fx.Graph:
+    """The graph of forward(), with optional arguments given; failing that, with them left out.
+
+    Fills `stored` with the values that forward() stores in its modules, and where; the next call may read them there.
+    """
+    stored = {} if stored is None else stored
     try:
-        return LayerTracer().trace(model)
+        with untouched(model, stored):
+            return LayerTracer().trace(model)
     except Exception:
         parameters = inspect.signature(model.forward).parameters.values()
         absent = {p.name: None for p in parameters if p.default is None}
         if not absent:
             raise
-        return LayerTracer().trace(model, concrete_args=absent)
+        stored.clear()
+        with untouched(model, stored):
+            return LayerTracer().trace(model, concrete_args=absent)
+
+
+@contextmanager
+def untouched(model: nn.Module, stored: dict[fx.Node, str]) -> Iterator[None]:
+    """Takes out of a model what recording puts into it: states that forward() keeps, constants of the tracer."""
+    before = [
+        (
+            name,
+            module,
+            dict(vars(module)),
+            {k: copy.copy(v) for k, v in vars(module).items() if is_container(v)},
+        )
+        for name, module in model.named_modules()
+    ]
+    try:
+        yield
+    finally:
+        for name, module, attributes, containers in before:
+            for key, value in list(vars(module).items()):
+                if value is not attributes.get(key) or key in containers:
+                    found = [leaf.node for leaf in leaves(value) if isinstance(leaf, fx.Proxy)]
+                    stored |= dict.fromkeys(found, joined(name, key))
+            vars(module).clear()
+            vars(module).update(attributes)
+            for key, contents in containers.items():
+                attributes[key].clear()
+                (attributes[key].extend if isinstance(contents, list) else attributes[key].update)(contents)
+
+
+def is_container(value: Any) -> bool:
+    return type(value) in (list, dict, set)
 
 
 class Follower(ChannelOperations):

@@ -267,6 +267,43 @@ def test_a_layer_that_also_reads_the_input_keeps_its_columns() -> None:
     same(gw.compress(model), model, X)
 
 
+class Stateful(nn.Module):
+    """Keeps its state, a history and a count between calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.LSTM(3, 4), nn.Linear(4, 2)
+        self.hidden: Any = None
+        self.history: list[Tensor] = []
+        self.calls = 0
+        with torch.no_grad():
+            self.rnn.weight_hh_l0[:, 1] = self.fc.weight[:, 1] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, self.hidden = self.rnn(x, self.hidden)
+        self.history.append(out)
+        self.calls += 1
+        answer: Tensor = self.fc(out)
+        return answer
+
+
+def test_a_model_that_keeps_its_state() -> None:
+    """Looking leaves no trace in it; who reads the stored state is not known, so neurons stay, unless stated."""
+    model = Stateful().eval()
+    gw.measure(model)
+    assert (model.hidden, model.history, model.calls) == (None, [], 0)
+    model(X)  # a state with a history of gradients, which torch would not copy
+    with pytest.warns(UserWarning, match="keeps 1 neurons .*forward\\(\\) stores it in h"):
+        small = gw.compress(model)
+    smaller = gw.compress(model, readers={"rnn": ["fc"]})
+    assert (len(model.history), model.calls) == (1, 1)
+    assert smaller.rnn.layers[0].kept == 3
+    for x in (X, -X):
+        expected = model(x)
+        torch.testing.assert_close(small(x), expected, **CLOSE)
+        torch.testing.assert_close(smaller(x), expected, **CLOSE)
+
+
 @torch.no_grad()
 def test_a_tied_component_goes_only_if_both_agree() -> None:
     """Component 0 is dead for both, 1 only for the embedding's reader, 2 only for the softmax."""
