@@ -278,8 +278,7 @@ class Bench:
     def __init__(self, row: Row, part: str, threads: int, folder: Path, generator: torch.Generator) -> None:
         self.row, self.part, self.threads, self.folder = row, part, threads, folder
         self.nets = networks(row, part, generator)
-        compact = gw.compress(self.nets.dense if part == "whole" else self.nets.shrunk)
-        check_counts(compact, row)
+        self.compact = compact = gw.compress(self.nets.dense if part == "whole" else self.nets.shrunk)
         self.engines = {ENGINE: gw.Engine(compact, threads=threads, fold_embedding=False)}
         self.engines[UNFOLDED] = gw.Engine(self.nets.unfolded, threads=threads, fold_embedding=False)
         if self.nets.dense.emb is not None:
@@ -394,6 +393,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 generator = torch.Generator().manual_seed(0)
                 with tempfile.TemporaryDirectory() as folder:
                     bench = Bench(row, part, threads, Path(folder), generator)
+                    check_counts(bench.compact, row)
                     for situation in SITUATIONS:
                         results.append(one(bench, situation, threads, args.seconds, generator))
     return results
@@ -415,15 +415,16 @@ def one(
         versus = ratio(found, times[ENGINE])
         text = f"{medians[name] * 1e6:11.1f} us  [{low * 1e6:.1f} .. {high * 1e6:.1f}]  {versus:8.2f}x engine"
         print(f"  {name:26s} {text}", flush=True)
-    ratios = {fast: {slow: ratio(times[slow], times[fast]) for slow in times} for fast in times}
+    ours = [name for name in times if name in (ENGINE, FOLDED, C, C_FOLDED)]
+    ratios = {fast: {slow: round(ratio(times[slow], times[fast]), 3) for slow in times} for fast in ours}
     products, read = bench.work()
     return {
         "row": row.name,
         "part": bench.part,
         "situation": situation,
         "threads": threads,
-        "us": {name: 1e6 * t for name, t in medians.items()},
-        "ratios": ratios,
+        "us": {name: round(1e6 * t, 2) for name, t in medians.items()},
+        "times_faster": ratios,
         "int8_error": int8,
         "products_per_step": products,
         "weight_bytes_per_step": read,
@@ -435,7 +436,7 @@ def verdicts(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row, part, situation, fast, slow, target in TARGETS:
         for r in results:
             if (r["row"], r["part"], r["situation"], r["threads"]) == (row, part, situation, 1):
-                got = r["ratios"][fast][slow]
+                got = r["times_faster"][fast][slow]
                 found.append(
                     {"row": row, "part": part, "situation": situation, "fast": fast, "slow": slow,
                      "target": target, "ratio": got, "met": got >= target}
@@ -540,14 +541,23 @@ def main() -> None:
     for v in found:
         what = f"{v['row']}, {v['part']}, {v['situation']}: {v['fast']} over {v['slow']}"
         print(f"  {what:72s} {v['ratio']:8.2f}x  target {v['target']:g}x  {'met' if v['met'] else 'MISSED'}")
-    points = sweep(args.seconds / 2) if args.plot else []
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        everything = {"machine": machine_line(max(args.threads)), "roofline": roof, "results": results,
-                      "targets": found, "sweep": points}  # fmt: skip
-        args.json.write_text(json.dumps(everything, indent=1) + "\n")
+    everything = {
+        "machine": machine_line(max(args.threads)),
+        "roofline": roof,
+        "results": results,
+        "targets": found,
+    }
+    store(everything, args.json)
     if args.plot:
+        points = sweep(args.seconds / 2)
+        store(everything | {"sweep": points}, args.json)
         draw(points, roof, args.plot)
+
+
+def store(everything: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(everything, indent=1) + "\n")
 
 
 if __name__ == "__main__":
