@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gatewise.nn.lookup import cell_of, ending, is_embedding, is_linear, is_single_step, places_of
 
@@ -76,14 +75,11 @@ def find_blocks(model: nn.Module) -> dict[str, Block]:
 
 
 def is_closed(module: nn.Module) -> bool:
-    """A module of torch's own with layers inside, whose weights it uses as it likes (attention, transformers)."""
-    open_ones = (nn.Sequential, nn.ModuleList, nn.ModuleDict, DataParallel, DistributedDataParallel)
-    known = cell_of(module) is not None or is_linear(module) or is_embedding(module)
-    return (
-        type(module).__module__.startswith("torch.nn.modules")
-        and not known
-        and not isinstance(module, open_ones)
-    )
+    """One of torch's own modules with layers inside, whose weights it uses as it likes: attention, transformers."""
+    if cell_of(module) is not None or is_linear(module) or is_embedding(module):
+        return False
+    bases = [kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.modules")]
+    return not {nn.Sequential, nn.ModuleList, nn.ModuleDict} & set(bases) and bases != [nn.Module]
 
 
 def block_name(module: nn.Module, name: str, layer: int, direction: int) -> str:

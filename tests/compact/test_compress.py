@@ -386,6 +386,10 @@ def test_recurrent_layers_without_gates_stay_and_are_named() -> None:
         same(gw.compress(model), model, X)
 
 
+class Own(nn.TransformerEncoderLayer):
+    """Inherits a forward() that takes the weights of its inner layers past them."""
+
+
 @torch.no_grad()
 def test_torchs_attention_keeps_its_inner_layers() -> None:
     """nn.MultiheadAttention uses the weight of its inner Linear without calling it."""
@@ -394,6 +398,9 @@ def test_torchs_attention_keeps_its_inner_layers() -> None:
         rnn=nn.LSTM(3, 4), attention=nn.MultiheadAttention(4, 1), fc=nn.Linear(4, 2),
     ).eval()  # fmt: skip
     model.attention.out_proj.weight[:, 0] = 0
+    same(gw.compress(model), model, X)
+    model = Net(lambda n, x: n.own(n.rnn(x)[0]), rnn=nn.LSTM(3, 4), own=Own(4, 1, 6, batch_first=True)).eval()
+    model.own.linear1.weight[:, 0] = model.own.linear2.weight[:, 1] = 0
     same(gw.compress(model), model, X)
 
 
