@@ -28,7 +28,7 @@ class _Matrix(ctypes.Structure):
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int32) for name in ("rows", "cols", "last")),
-        *((name, ctypes.c_void_p) for name in ("values", "start", "column", "row")),
+        *((name, ctypes.c_void_p) for name in ("values", "codes", "scale", "start", "column", "row")),
     ]
 
 
@@ -42,8 +42,9 @@ class _Layer(ctypes.Structure):
         *((name, _Matrix) for name in ("w_ih", "w_hh", "w_hn")),
         *(
             (name, ctypes.c_void_p)
-            for name in ("bias", "bias_hn", "live", "fixed", "fixed_hn", "scale", "table")
+            for name in ("bias", "bias_hn", "live", "fixed", "fixed_hn", "scale", "table", "table_codes")
         ),
+        ("table_scale", ctypes.c_void_p),
     ]
 
 
@@ -115,8 +116,17 @@ def _address(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
+def _floats_or_codes(
+    array: NDArray[Any] | None, scale: Floats | None
+) -> tuple[int | None, int | None, int | None]:
+    if scale is None:
+        return _address(array), None, None
+    return None, _address(array), _address(scale)
+
+
 def _matrix(m: PackedMatrix) -> _Matrix:
-    return _Matrix(m.rows, m.cols, m.last, *map(_address, (m.values, m.start, m.column, m.row)))
+    values = _floats_or_codes(m.values, m.scale)
+    return _Matrix(m.rows, m.cols, m.last, *values, *map(_address, (m.start, m.column, m.row)))
 
 
 def _layer(p: PackedLayer) -> _Layer:
@@ -127,7 +137,8 @@ def _layer(p: PackedLayer) -> _Layer:
         (ctypes.c_int32 * 4)(*p.gate_start),
         *map(_address, (p.inputs, p.reads)),
         *map(_matrix, (p.w_ih, p.w_hh, p.w_hn)),
-        *map(_address, (p.bias, p.bias_hn, p.live, p.fixed, p.fixed_hn, p.scale, p.table)),
+        *map(_address, (p.bias, p.bias_hn, p.live, p.fixed, p.fixed_hn, p.scale)),
+        *_floats_or_codes(p.table, p.table_scale),
     )
 
 

@@ -6,7 +6,7 @@ the instruction set, so the arrays that the engine runs are the arrays that an e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
+Codes = NDArray[np.int8]
 
-LAYOUT, PANEL, SLICE, BLOCK = 1, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
+LAYOUT, PANEL, SLICE, BLOCK = 2, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
 
@@ -36,29 +37,43 @@ def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix (rows, cols), dense in panels of rows or sparse in slices of rows: see `gw_matrix`."""
+    """A matrix (rows, cols), dense in panels of rows or sparse in slices of rows: see `gw_matrix`.
+
+    With a scale, `values` are bytes: the weights of row i are values * scale[i].
+    """
 
     rows: int
     cols: int
     last: int  # dense: distance between columns of the last panel
-    values: Floats
+    values: Floats | Codes
     start: Ints | None = None
     column: Bits | None = None
     row: Ints | None = None
+    scale: Floats | None = None  # (rows)
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.values, self.start, self.column, self.row) if a is not None)
+        arrays = (self.values, self.start, self.column, self.row, self.scale)
+        return sum(a.nbytes for a in arrays if a is not None)
 
 
 def pack_matrix(
     w: ArrayLike,  # (rows, cols)
     sparse: bool | None = None,  # None: where it is expected to be faster
-    tight: bool = False,  # spend no bytes on alignment
+    tight: bool = False,  # the fewest bytes: none for alignment, and sparse where that takes less
+    int8: bool = False,  # bytes and one scale per row
 ) -> PackedMatrix:
     dense = np.asarray(w, np.float32)
     if dense.ndim != 2:
         raise ValueError(f"a matrix has two dimensions, not {dense.ndim}")
+    if int8:
+        codes, scale = quantize(dense)
+        if sparse is None and tight:
+            sparse = _sparse_is_smaller(codes, 1)
+        packed = pack_matrix(codes, sparse, tight)
+        return replace(packed, values=aligned(packed.values, np.int8), scale=aligned(scale, np.float32))
+    if sparse is None and tight:
+        sparse = _sparse_is_smaller(dense, 4)
     if sparse is None:
         below = SPARSE_BELOW_LARGE if dense.nbytes > LARGE_BYTES else SPARSE_BELOW_SMALL
         sparse = bool(_slice_lengths(dense)[1].sum() * SLICE < below * dense.size)
@@ -67,6 +82,21 @@ def pack_matrix(
             f"a sparse matrix has at most 65535 columns, not {dense.shape[1]}; pack it with sparse=False"
         )
     return _pack_sparse(dense) if sparse else _pack_dense(dense, tight)
+
+
+def quantize(w: ArrayLike) -> tuple[Codes, Floats]:  # (rows, cols) -> (rows, cols), (rows)
+    """Whole numbers from -127 to 127 and one scale per row: w is about codes * scale."""
+    rows = np.asarray(w, np.float32)
+    scale = np.abs(rows).max(axis=1, initial=0) / np.float32(127)
+    codes = np.rint(rows / np.where(scale > 0, scale, 1)[:, None])
+    return codes.astype(np.int8), scale.astype(np.float32)
+
+
+def _sparse_is_smaller(w: Floats | Codes, weight_bytes: int) -> bool:
+    entries = int(_slice_lengths(w)[1].sum()) * SLICE
+    indices = 4 * (-(-len(w) // SLICE) + 1 + len(w))
+    fits = w.shape[1] <= np.iinfo(np.uint16).max
+    return fits and entries * (weight_bytes + 2) + indices < (w.size + SLICE) * weight_bytes
 
 
 def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
@@ -81,7 +111,7 @@ def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
     return PackedMatrix(rows, cols, last or PANEL, aligned(values, np.float32))
 
 
-def _slice_lengths(w: Floats) -> tuple[Ints, NDArray[np.int64]]:
+def _slice_lengths(w: Floats | Codes) -> tuple[Ints, NDArray[np.int64]]:
     """Rows, most nonzeros first, and the number of entries of each slice: that of its first row."""
     nonzeros = (w != 0).sum(axis=1)
     row = np.argsort(-nonzeros, kind="stable").astype(np.int32)
@@ -128,7 +158,8 @@ class PackedLayer:
     inputs: Ints | None = None
     reads: Ints | None = None
     scale: Floats | None = None
-    table: Floats | None = field(default=None, repr=False)
+    table: Floats | Codes | None = field(default=None, repr=False)
+    table_scale: Floats | None = None  # (V') of a table of bytes
 
 
 def pack_layer(
@@ -145,6 +176,8 @@ def pack_layer(
     scale: ArrayLike | None = None,  # (K) z_h; None: 1
     embedding: ArrayLike | None = None,  # (V', I) to fold into the layer: it then reads words, not vectors
     sparse: bool | None = None,
+    tight: bool = False,
+    int8: bool = False,
 ) -> PackedLayer:
     """Sorts rows by gate and neuron, turns constant gates into numbers, and folds an embedding into a table
 
@@ -169,19 +202,22 @@ def pack_layer(
     n_apart = len(sorted_slot) - start[2] if cell == "GRU" else 0  # rows whose recurrent half stays apart
     n_joint = len(sorted_slot) - n_apart
     which = slice(None) if inputs is None else np.asarray(inputs, np.int64)
-    table = None
+    table: Floats | Codes | None = None
+    table_scale: Floats | None = None
     if embedding is not None:
         vectors = np.asarray(embedding, np.float32)[:, which][:, : w_in.shape[1]]
         table, w_in, inputs = vectors @ w_in.T + rows_bias, w_in[:, :0], None
+        if int8:
+            table, table_scale = quantize(table)
 
     return PackedLayer(
         cell,
         squash,
         n_units,
         tuple(int(s) for s in start),
-        w_ih=pack_matrix(w_in, sparse),
-        w_hh=pack_matrix(w_rec[:n_joint], sparse),
-        w_hn=pack_matrix(w_rec[n_joint:], sparse),
+        w_ih=pack_matrix(w_in, sparse, tight, int8),
+        w_hh=pack_matrix(w_rec[:n_joint], sparse, tight, int8),
+        w_hn=pack_matrix(w_rec[n_joint:], sparse, tight, int8),
         bias=aligned(rows_bias, np.float32),
         bias_hn=aligned(b_hn[sorted_slot[n_joint:] % max(n_units, 1)], np.float32),
         live=_bits(is_live.reshape(n_gates, n_units)),
@@ -190,7 +226,8 @@ def pack_layer(
         inputs=None if inputs is None else aligned(inputs, np.int32),
         reads=None if reads is None else aligned(reads, np.int32),
         scale=None if scale is None else aligned(scale, np.float32),
-        table=None if table is None else aligned(table, np.float32),
+        table=None if table is None else aligned(table, np.int8 if int8 else np.float32),
+        table_scale=None if table_scale is None else aligned(table_scale, np.float32),
     )
 
 

@@ -206,8 +206,42 @@ static void sparse_product(const gw_matrix *w, int32_t m, const float *x, ptrdif
     }
 }
 
+static void int8_dense(const gw_matrix *w, const float *bias, const float *x, float *y) {
+    for (int32_t top = 0; top < w->rows; top += GW_PANEL) {
+        const int32_t left = w->rows - top, width = left < GW_PANEL ? left : GW_PANEL;
+        const ptrdiff_t stride = left > GW_PANEL ? GW_PANEL : w->last;
+        for (int32_t lane = 0; lane < width; lane += GW_LANES) {
+            const int8_t *code = w->codes + (ptrdiff_t)top * w->cols + lane;
+            const int32_t at = top + lane, n = width - lane < GW_LANES ? width - lane : GW_LANES;
+            vf sum = vf_all(0);
+            for (int32_t j = 0; j < w->cols; j++, code += stride) sum += x[j] * vf_load_int8(code);
+            sum = sum * vf_load_first(w->scale + at, n) + vf_load_first(bias ? bias + at : y + at, n);
+            vf_store_first(y + at, sum, n);
+        }
+    }
+}
+
+static void int8_sparse(const gw_matrix *w, const float *bias, const float *x, float *y) {
+    if (bias) memcpy(y, bias, sizeof(float) * (size_t)w->rows);
+    for (int32_t i = 0; i < w->rows; i += GW_LANES) {
+        const int32_t slice = i / GW_SLICE, lane = i % GW_SLICE;
+        float sum[GW_LANES];
+        vf acc = vf_all(0);
+        for (int32_t e = w->start[slice]; e < w->start[slice + 1]; e++) {
+            const ptrdiff_t at = (ptrdiff_t)e * GW_SLICE + lane;
+            acc += vf_load_int8(w->codes + at) * vf_gather(x, w->column + at);
+        }
+        vf_store(sum, acc);
+        for (int32_t l = 0; l < GW_LANES && i + l < w->rows; l++) y[w->row[i + l]] += w->scale[w->row[i + l]] * sum[l];
+    }
+}
+
 static void product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                     ptrdiff_t ldy, float *scratch, int backwards) {
+    if (w->codes) {
+        for (int32_t r = 0; r < m; r++) (w->start ? int8_sparse : int8_dense)(w, bias, x + r * ldx, y + r * ldy);
+        return;
+    }
     if (!w->start) {
         dense_product(w, bias, m, x, ldx, y, ldy, backwards);
         return;
@@ -223,7 +257,7 @@ void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x
 }
 
 size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
-    return w->start && m >= TRANSPOSE_FROM ? (size_t)w->cols * GW_SLICE : 0;
+    return w->start && !w->codes && m >= TRANSPOSE_FROM ? (size_t)w->cols * GW_SLICE : 0;
 }
 
 /* The first n lanes, as bits. */
@@ -366,8 +400,11 @@ static void input_projections(const gw_layer *layer, const gw_batch *batch, cons
             for (int32_t b = 0, n = running(batch, step); b < n; b++, pre += ld) {
                 const int32_t word =
                     words->data[sequence_time(batch, b, step) * words->time + sequence_row(batch, b) * words->batch];
-                memcpy(pre, word < 0 ? layer->bias : layer->table + (ptrdiff_t)word * w->rows,
-                       sizeof(float) * (size_t)w->rows);
+                if (word >= 0 && layer->table_codes)
+                    gw_embed_int8(layer->table_codes, layer->table_scale, w->rows, 1, &word, pre);
+                else
+                    memcpy(pre, word < 0 ? layer->bias : layer->table + (ptrdiff_t)word * w->rows,
+                           sizeof(float) * (size_t)w->rows);
             }
         return;
     }

@@ -27,7 +27,7 @@
 #define gw_map GW_NAME(gw_map)
 #endif
 
-#define GW_LAYOUT 1 /* raised whenever a struct or a packed form changes; LAYOUT in packing.py follows */
+#define GW_LAYOUT 2 /* raised whenever a struct or a packed form changes; LAYOUT in packing.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
 #define GW_SLICE 16 /* rows of a sparse matrix that lie interleaved */
 #define GW_BLOCK 16 /* neurons whose live gates share one word of bits; states are padded to it */
@@ -40,11 +40,15 @@
  *
  * Sparse. Rows are sorted by their number of nonzeros and cut into S slices of 16. Slice q holds entries
  * start[q] .. start[q+1]-1, each 16 values with their columns, one lane per row; short rows are filled with 0 * x[0].
+ *
+ * Either form holds floats, or bytes with one scale per row, whose sums are floats all the same.
  */
 typedef struct {
     int32_t rows, cols;
     int32_t last;           /* dense: distance between columns of the last panel */
-    const float *values;    /* dense: panels + 16; sparse: (start[S], 16) */
+    const float *values;    /* dense: panels + 16; sparse: (start[S], 16); or NULL: bytes */
+    const int8_t *codes;    /* the same as bytes, or NULL: floats */
+    const float *scale;     /* (rows) weight = code * scale of its row; for bytes only */
     const int32_t *start;   /* (S + 1), or NULL: dense */
     const uint16_t *column; /* (start[S], 16) */
     const int32_t *row;     /* (rows): the row held by lane i % 16 of slice i / 16 */
@@ -77,7 +81,9 @@ typedef struct {
     const float *fixed;     /* (G, P) */
     const float *fixed_hn;  /* (P) GRU only */
     const float *scale;     /* (K), or NULL: 1 */
-    const float *table;     /* (V', R) bias + w_ih * embedding of each word, or NULL: the layer reads vectors */
+    const float *table;     /* (V', R) bias + w_ih * embedding of each word, or NULL: bytes, or the layer reads vectors */
+    const int8_t *table_codes; /* (V', R) the same as bytes, or NULL */
+    const float *table_scale;  /* (V') entry = code * scale of its word; for bytes only */
 } gw_layer;
 
 /* B sequences of up to T steps. */
@@ -127,6 +133,9 @@ size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *
 
 /* y (n, dim) = rows of embedding (V', dim); zeros for -1. */
 void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *words, float *y);
+
+/* The same from bytes, codes (V', dim) times scale (V'). */
+void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t n, const int32_t *words, float *y);
 
 /* exp(y) / sum(exp(y)) along each of m rows of n, in place. */
 void gw_softmax(int32_t m, int32_t n, float *y);

@@ -46,6 +46,17 @@ GW_INLINE vf vf_load(const float *p) {
     return v;
 }
 
+/* Bytes as floats. */
+GW_INLINE vf vf_load_int8(const int8_t *p) {
+#if GW_LANES > 1
+    float lane[GW_LANES];
+    for (int l = 0; l < GW_LANES; l++) lane[l] = p[l];
+    return vf_load(lane);
+#else
+    return *p;
+#endif
+}
+
 GW_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 
 GW_INLINE vf vf_all(float x) {

@@ -21,6 +21,15 @@ void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *word
     }
 }
 
+void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t n, const int32_t *words, float *y) {
+    for (size_t j = 0; j < n; j++, y += dim) {
+        if (words[j] < 0)
+            memset(y, 0, sizeof(float) * (size_t)dim);
+        else
+            for (int32_t k = 0; k < dim; k++) y[k] = scale[words[j]] * codes[(ptrdiff_t)words[j] * dim + k];
+    }
+}
+
 void gw_top_k(int32_t n, const float *y, int32_t k, int32_t *index, float *value) {
     int32_t held = 0;
     for (int32_t j = 0; j < n; j++) {
