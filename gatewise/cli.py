@@ -176,6 +176,33 @@ def evaluate(
     typer.echo(f"\n{report}")
 
 
+@app.command(rich_help_panel=TRAIN, epilog="Example: gatewise reproduce --run ptb-word-small-bayes-wgn")
+def reproduce(
+    results: Annotated[Path, typer.Option(help="Folder with one finished run per row.")] = Path("results"),
+    row: Annotated[str | None, typer.Option("--run", help="Train this row into the folder first.")] = None,
+    data_dir: DataDir = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+) -> None:
+    """The paper's tables beside our runs: quality, compression, neurons, live gates."""
+    from gatewise.tasks import recipe as recipes
+    from gatewise.tasks import reproduce as rows
+    from gatewise.tasks.trainer import Options
+    from gatewise.tasks.trainer import train as run
+
+    if row is not None:
+        run(recipes.load(row), Options(results / row, data_dir, device, resume=True))
+    found = rows.table(results)
+    if markdown:
+        typer.echo(rows.markdown(found))
+        return
+    for r in found:
+        typer.echo(f"{r.name}\n  ours   {rows.line(r.ours)}\n  paper  {rows.line(r.paper)}")
+        for label, text in (("log", rows.line(r.log)), ("note", r.note)):
+            if text not in ("", "-"):
+                typer.echo(f"  {label:6s} {text}")
+
+
 ModelFolder = Annotated[Path, typer.Argument(help="Folder written by gatewise.save().")]
 Into = Annotated[
     str | None,

@@ -1,0 +1,50 @@
+"""The table of ours and the paper's numbers comes from result.json files and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gatewise.tasks import recipe as recipes
+from gatewise.tasks.checkpoints import RunError
+from gatewise.tasks.reproduce import line, markdown, table
+
+RESULT = {
+    "quality": {"valid_ppl": 120.5, "test_ppl": 115.25, "compact_test_ppl": 115.25},
+    "counts": {
+        "compression": 11.5,
+        "neurons": {"rnn.l0": 40, "rnn.l1": 136},
+        "gates": {"rnn.l0": 153, "rnn.l1": 368},
+    },
+    "seconds": 61.7,
+    "data": {"note": ""},
+}
+
+
+def test_a_run_stands_beside_the_paper(tmp_path: Path) -> None:
+    """Our numbers are those of the file, the paper's those of the recipe; rows without a run say so."""
+    name = "ptb-word-small-bayes-wgn"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "result.json").write_text(json.dumps(RESULT))
+    rows = {row.name: row for row in table(tmp_path)}
+    assert set(rows) == set(recipes.names())
+    assert line(rows[name].ours) == "120.50 - 115.25, 11.50x, 40-136, 153-368"
+    assert line(rows[name].paper) == "109.98 - 104.45, 11.44x, 52-108, 197-349"
+    assert rows["imdb-bayes-w"].ours is None
+    assert line(rows["imdb-bayes-w"].ours) == "-"
+    assert line(rows["imdb-bayes-wgn"].log) == "83.87, 18458x, 7, 8"
+    text = markdown(list(rows.values()))
+    assert text.count("\n") == 2
+    assert "| 62 s |" in text
+
+
+def test_a_broken_result_is_named(tmp_path: Path) -> None:
+    """A file that is no result must not become a row of zeros."""
+    (tmp_path / "imdb-original").mkdir()
+    (tmp_path / "imdb-original" / "result.json").write_text("{}")
+    with pytest.raises(RunError, match=r"imdb-original.result\.json: is not the result of a run"):
+        table(tmp_path)
+    with pytest.raises(RunError, match="no such folder"):
+        table(tmp_path / "absent")
