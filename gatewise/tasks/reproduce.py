@@ -58,10 +58,8 @@ def line(numbers: Mapping[str, Any] | None) -> str:
     """`113.86 - 109.00, 11.90x, 40-136, 153-368`: quality, compression, neurons, gates, with what is there."""
     if not numbers:
         return "-"
-    quality = " - ".join(
-        f"{numbers[key]:.4g}" for key in QUALITY if key in numbers and numbers[key] is not None
-    )
-    parts = [quality]
+    given = [(key, numbers[key]) for key in QUALITY if numbers.get(key) is not None]
+    parts = [" - ".join(f"{value:.3f}" if "bpc" in key else f"{value:.2f}" for key, value in given)]
     if "compression" in numbers:
         ratio = numbers["compression"]
         parts.append(f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.0f}x")
