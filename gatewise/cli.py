@@ -25,6 +25,7 @@ import gatewise
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 TRY, TRAIN, CUT = "Try it", "Train and evaluate", "Measure and cut"
 SHIP = "Run and ship"
+LOOK = "Look"
 
 
 class Commands(TyperGroup):
@@ -325,6 +326,49 @@ def bench(
         typer.echo(
             f"{timing.situation:16s} {timing.name:22s} {timing.seconds * 1e6:12.1f} us {timing.ratio:8.1f}x"
         )
+
+
+Runs = Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of saved models.")]
+Lags = Annotated[int, typer.Option(min=0, help="Longest lag of the lag curves; 0 leaves them out.")]
+Sequences = Annotated[int, typer.Option(min=1, help="Validation sequences they are averaged over.")]
+
+
+@app.command(rich_help_panel=LOOK, epilog="Example: gatewise figures runs/ptb-word-small-prune-wgn")
+def figures(
+    runs: Runs,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for them; RUN/figures by default.")
+    ] = None,
+    data_dir: DataDir = None,
+    lags: Lags = 100,
+    sequences: Sequences = 32,
+) -> None:
+    """Draw gates, lag curves, norms, training and sizes as PNG and SVG; further runs are laid over the first."""
+    from gatewise.tasks.explore import write_figures
+
+    for path in write_figures(runs, out, data_dir, lags, sequences, lambda text: typer.echo(text, err=True)):
+        typer.echo(path)
+
+
+@app.command(
+    rich_help_panel=LOOK, epilog="Example: gatewise report runs/ptb-word-small-prune-wgn -o report.html"
+)
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    data_dir: DataDir = None,
+    lags: Lags = 100,
+    sequences: Sequences = 32,
+) -> None:
+    """Write a page that explores a run neuron by neuron, or compares two: one file, no network needed."""
+    from gatewise.tasks.explore import write_report
+
+    if len(runs) > 2:
+        raise typer.BadParameter(f"a page compares two runs at most, not {len(runs)}.")
+    path, notes = write_report(runs, out, data_dir, lags, sequences)
+    for note in notes:
+        typer.echo(f"Note: {note}", err=True)
+    typer.echo(f"{path}: {path.stat().st_size:,} bytes; open it in a browser")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

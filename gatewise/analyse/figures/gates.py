@@ -1,30 +1,23 @@
-"""Figures. The only module that imports matplotlib; nothing here needs a display."""
+"""The gate structure: one column per neuron, one row per gate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import nn
 
+from gatewise.analyse.figures.style import COLOURS, INK, OTHER_COLOUR, RULE, blank
 from gatewise.analyse.gate_map import CONSTANT, GateMap, LayerMap, map_gates
 
-# Okabe and Ito's colours: distinct in every common form of colour blindness. Gates with the same part share one:
-# what enters (i, r), what is remembered (f, u), what is proposed (g, n), what is shown (o).
-COLOURS = {"i": "#0072B2", "r": "#0072B2", "f": "#E69F00", "u": "#E69F00", "g": "#009E73", "n": "#009E73",
-           "o": "#CC79A7"}  # fmt: skip
-OTHER_COLOUR = "#56B4E9"
 MEANING = {
     "LSTM": {"i": "input", "f": "forget", "g": "information flow", "o": "output"},
     "GRU": {"r": "reset", "u": "update", "n": "candidate"},
 }
-INK, RULE = "#222222", "#B8B8B8"
 CELL = 0.27  # inches a gate is wide and high
 LEFT, RIGHT, TITLE, BOTTOM = 0.45, 0.25, 0.42, 0.34  # inches around the cells
 HEAD, LINE = 0.32, 0.18  # inches for the figure's title, and for a line of the legend
@@ -70,8 +63,7 @@ def gate_structure(
     legend_columns = len(keys) if width > 7.5 else 3
     head = 0.12 + (HEAD if title else 0.0)
     height = head + LINE * -(-len(keys) // legend_columns) + sum(heights)
-    figure = Figure(figsize=(width, height), facecolor="white")
-    FigureCanvasAgg(figure)  # a canvas that needs no display, whatever backend the process has chosen
+    figure = blank(width, height)
     if title:
         figure.text(LEFT / width, 1 - 0.12 / height, title, va="top", size=12, color=INK, weight="bold")
     figure.legend(
@@ -84,17 +76,6 @@ def gate_structure(
         below -= height
         draw_strip(figure, strip, below, sort)
     return figure
-
-
-def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
-    """Write PNG, SVG or PDF, as the name ends. Text in an SVG stays text."""
-    path = Path(path)
-    from matplotlib import rc_context
-
-    # A fixed salt and no date: the same figure is the same file.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "gatewise"}):
-        metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, dpi=dpi, metadata=metadata)
 
 
 def cut(layer: LayerMap, title: str, columns: int) -> list[Strip]:

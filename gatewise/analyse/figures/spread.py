@@ -1,0 +1,51 @@
+"""Where the values lie that decide what is kept, and the threshold among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from gatewise.analyse.figures.style import INK, SERIES, blank, legend, plain
+from gatewise.analyse.spread import Spread
+
+
+def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figure:
+    """One panel per kind of value: how many lie where, the threshold as a line, and how many are exactly zero."""
+    panels = {name: values for name, values in spread.values.items() if values.numel()}
+    if not panels:
+        raise ValueError("there is no value to draw: the model has neither group variables nor groups.")
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = blank(3.6 * columns + 0.3, 2.7 * rows + (0.5 if title else 0.1))
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    low, high = edges(panels, spread.threshold)
+    for axes, (name, values) in zip(grid, panels.items()):
+        finite = values[values.isfinite()]
+        kept = finite < spread.threshold if spread.kept_below else finite > spread.threshold
+        data = [finite[kept].tolist(), finite[~kept].tolist()]
+        axes.hist(data, bins=bins, range=(low, high), stacked=True, color=[SERIES[0], "#BDBDBD"],
+                  label=[f"kept: {int(kept.sum()):,}", f"not kept: {len(values) - int(kept.sum()):,}"])  # fmt: skip
+        axes.axvline(spread.threshold, color=SERIES[1], linewidth=1.4, linestyle="--")
+        plain(axes, name, spread.label, "how many")
+        legend(axes, loc="best", handlelength=1.0)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    if title:
+        figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color=INK)
+    figure.tight_layout()
+    return figure
+
+
+def edges(panels: Mapping[str, Tensor], threshold: float) -> tuple[float, float]:
+    """One range for all panels, with the threshold inside."""
+    ends = [threshold]
+    for values in panels.values():
+        finite = values[values.isfinite()]
+        if finite.numel():
+            ends += [finite.min().item(), finite.max().item()]
+    low, high = min(ends), max(ends)
+    margin = 0.03 * (high - low) or 1.0
+    return low - margin, high + margin

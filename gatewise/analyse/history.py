@@ -1,0 +1,36 @@
+"""What metrics.jsonl says about a run, as curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+QUALITIES = {"ppl": "perplexity", "bpc": "bits per character", "acc": "accuracy", "mse": "squared error"}
+RISING = frozenset({"acc", "accuracy"})  # qualities where more is better
+
+Metrics = Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
+
+
+def curve(metrics: Metrics, key: str) -> tuple[list[int], list[float]]:
+    """Epochs and values of a key; a mapping (neurons, gates by layer) is summed up, missing values are left out."""
+    epochs, values = [], []
+    for line in metrics:
+        value = line.get(key)
+        if value is not None:
+            epochs.append(int(line["epoch"]))
+            values.append(total(value))
+    return epochs, values
+
+
+def total(value: Any) -> float:
+    return sum(total(part) for part in value.values()) if isinstance(value, Mapping) else float(value)
+
+
+def quality_key(metrics: Metrics) -> str | None:
+    """`valid_ppl`, or whatever a run is judged by on the validation data."""
+    return next((key for line in metrics for key in line if key.startswith("valid_")), None)
+
+
+def named(key: str) -> str:
+    split, _, quality = key.partition("_")
+    return f"{QUALITIES.get(quality, quality)}, {'validation' if split == 'valid' else split}"

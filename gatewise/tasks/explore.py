@@ -1,0 +1,178 @@
+"""Figures and the explorer page of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gatewise.analyse.history import RISING, named
+from gatewise.analyse.page import Fact, PageRun, page
+from gatewise.report import measure, show
+from gatewise.tasks.checkpoints import load_checkpoint, write_whole
+from gatewise.tasks.demo.files import appearing
+from gatewise.tasks.finished import FinishedRun, corpus_of, lags_of, open_run, outputs_of, symbols_of
+from gatewise.tasks.trainer import CHECKPOINT
+
+LAGS, SEQUENCES = 100, 32
+Say = Callable[[str], None]
+
+
+def write_report(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    data_dir: str | Path | None = None,
+    lags: int = LAGS,
+    sequences: int = SEQUENCES,
+) -> tuple[Path, list[str]]:
+    """One self-contained HTML file about one run, or two side by side; and notes on what could not be shown.
+
+    `lags=0` leaves the lag curves out.
+    """
+    shown = [page_run(open_run(path), data_dir, lags, sequences) for path in paths]
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, page(shown).encode())
+    return out, [f"{run.title}: {note}" for run in shown for note in run.notes]
+
+
+def page_run(run: FinishedRun, data_dir: str | Path | None, lags: int, sequences: int) -> PageRun:
+    corpus, why_not = corpus_of(run, data_dir)
+    notes = [note for note in (why_not, corpus.note if corpus else "") if note]
+    return PageRun(
+        run.title,
+        run.model,
+        facts(run),
+        run.metrics,
+        lags_of(run.model, corpus, lags, sequences) if corpus is not None and lags else None,
+        symbols_of(corpus) if corpus else None,
+        outputs_of(corpus) if corpus else None,
+        notes,
+    )
+
+
+def facts(run: FinishedRun) -> list[Fact]:
+    """The summary: quality, counts, bytes, and speed where it was measured."""
+    result, expect = run.result, run.result.get("expect") or {}
+    counts = result.get("counts") or measure(run.model).to_dict()
+    found = []
+    for key, value in (result.get("quality") or {}).items():
+        if not key.startswith("compact"):
+            note = f"paper: {expect[key]}" if key in expect else ""
+            found.append(Fact(named(key), f"{value:.2f}" if value >= 10 else f"{value:.4g}", note))
+    note = f"paper: {show(expect['compression'])}" if "compression" in expect else ""
+    found.append(Fact("compression", show(counts["compression"]), note))
+    found.append(Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"))
+    found.append(Fact("neurons", dashed(counts["neurons"]), paper(expect, "neurons")))
+    found.append(Fact("live gates", dashed(counts["gates"]), paper(expect, "live_gates")))
+    size = result.get("model_bytes") or run.model_bytes
+    dense = 4 * counts["weights"]
+    found.append(Fact("model file", in_bytes(size), f"{in_bytes(dense)} of dense matrices"))
+    if result.get("seconds"):
+        hardware = result.get("hardware") or {}
+        where = str(hardware.get("gpu") or hardware.get("cpu") or "")
+        found.append(Fact("training time", f"{result['seconds']:,.0f} s", where))
+    found += [
+        Fact(
+            f"{line['situation']}, {line['name']}",
+            f"{line['seconds'] * 1e6:,.1f} us",
+            f"{line['ratio']:.1f}x",
+        )
+        for line in run.bench
+    ]
+    return found
+
+
+def dashed(numbers: Mapping[str, int]) -> str:
+    return "\N{EN DASH}".join(str(n) for n in numbers.values()) or "none"
+
+
+def paper(expect: Mapping[str, Any], key: str) -> str:
+    wanted = expect.get(key)
+    if wanted is None:
+        return ""
+    listed = wanted if isinstance(wanted, list) else [wanted]
+    return "paper: " + "\N{EN DASH}".join(str(n) for n in listed)
+
+
+def in_bytes(n: int) -> str:
+    return f"{n / 1e6:.1f} MB" if n >= 1e6 else f"{n / 1e3:.1f} kB"
+
+
+def write_figures(
+    paths: Sequence[str | Path],
+    out: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    lags: int = LAGS,
+    sequences: int = SEQUENCES,
+    say: Say = lambda _: None,
+) -> list[Path]:
+    """PNG and SVG of the first run's gates, lag curves and group norms, and of all runs' training and sizes.
+
+    They go to `out`, by default the folder `figures` of the first run.
+    """
+    from gatewise.analyse import figures
+    from gatewise.analyse.spread import group_norms, log_alphas
+
+    runs = [open_run(path) for path in paths]
+    first = runs[0]
+    titles = distinct(runs)
+    made = {"scheme": figures.scheme(), "gates": figures.gate_structure(first.model, title=first.title)}
+    made["gates-15"] = figures.gate_structure(first.model, sample=15, title=first.title)
+    corpus, why_not = corpus_of(first, data_dir)
+    if corpus is not None and lags:
+        made["lag"] = figures.lag_figure(lags_of(first.model, corpus, lags, sequences), title=first.title)
+    elif lags:
+        say(why_not)
+    if any(run.metrics for run in runs):
+        made["training"] = figures.training({name: run.metrics for name, run in zip(titles, runs)})
+    threshold = first.recipe.sparsify.threshold if first.recipe else 1e-4
+    spread = group_norms(first.model, threshold)
+    if first.recipe is not None and (first.folder / CHECKPOINT).is_file():
+        alphas = log_alphas(
+            load_checkpoint(first.folder / CHECKPOINT)["model"], first.recipe.sparsify.snr_threshold
+        )
+        spread = alphas if alphas.values else spread
+    made["histogram"] = figures.histogram(spread, title=first.title)
+    quality = shared_quality(runs)
+    if quality is not None:
+        points = [
+            figures.Point(
+                name,
+                run.result["counts"]["nonzero"],
+                run.result["quality"][quality],
+                run.recipe.sparsify.method if run.recipe else "",
+            )
+            for name, run in zip(titles, runs)
+        ]
+        rising = quality.partition("_")[2] in RISING
+        made["pareto"] = figures.pareto(points, named(quality), rising)
+    else:
+        say("no size-quality figure: it takes two or more finished runs that are judged alike")
+    folder = Path(out) if out is not None else first.folder / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in made.items():
+        for ending in ("png", "svg"):
+            path = folder / f"{name}.{ending}"
+            with appearing(path) as partial:
+                figures.save(figure, partial)
+            written.append(path)
+    return written
+
+
+def distinct(runs: Sequence[FinishedRun]) -> list[str]:
+    """Titles; runs of one title are told apart by their folders."""
+    titles = [run.title for run in runs]
+    return [
+        title if titles.count(title) == 1 else f"{title} ({run.folder.name})"
+        for title, run in zip(titles, runs)
+    ]
+
+
+def shared_quality(runs: Sequence[FinishedRun]) -> str | None:
+    """The quality on test data that all of several runs have."""
+    if len(runs) < 2 or any("counts" not in run.result for run in runs):
+        return None
+    keys = [set(run.result.get("quality") or {}) for run in runs]
+    return next((key for key in sorted(set.intersection(*keys)) if key.startswith("test_")), None)

@@ -1,0 +1,149 @@
+"""A finished run as it lies in its folder, and what is needed to look into it: validation sequences, names of ids."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.analyse import LagMap, lag_curves, map_gates
+from gatewise.export import load
+from gatewise.tasks import recipe as recipes
+from gatewise.tasks.batches import Examples
+from gatewise.tasks.checkpoints import Metrics, RunError
+from gatewise.tasks.classification import FIRST_WORD, TextData
+from gatewise.tasks.language import LanguageData
+from gatewise.tasks.recipe import Recipe
+from gatewise.tasks.setup import Corpus, load_data
+from gatewise.tasks.sources import DataError
+from gatewise.tasks.trainer import METRICS, MODEL, RECIPE, RESULT
+
+BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
+AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
+SPECIAL = ("<pad>", "<start>", "<unk>")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run's folder, read. A model that was saved by hand has neither recipe nor result."""
+
+    folder: Path
+    title: str
+    model: nn.Module
+    recipe: Recipe | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    bench: list[dict[str, Any]] = field(default_factory=list)
+    model_bytes: int = 0
+
+
+def open_run(path: str | Path) -> FinishedRun:
+    """A run's folder, or a model's folder inside or outside of one."""
+    path = Path(path)
+    model = path / MODEL if (path / MODEL).is_dir() else path
+    folder = model.parent if (model.parent / RECIPE).is_file() else path
+    if not (model / "config.json").is_file():
+        state = (
+            "the run is not finished, or was killed"
+            if (path / RECIPE).is_file()
+            else "nothing was saved here"
+        )
+        raise RunError(
+            f"{path}: there is no saved model ({state}). Name the folder of a finished run, or one that "
+            "gatewise.save() wrote."
+        )
+    recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
+    result = read_json(folder / RESULT, dict) if recipe is not None else {}
+    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    return FinishedRun(
+        folder,
+        str(result.get("title") or (recipe.title if recipe else "") or folder.resolve().name),
+        load(model).eval(),
+        recipe,
+        result,
+        list(Metrics(folder / METRICS).lines()) if recipe is not None else [],
+        read_json(folder / BENCH, list),
+        size,
+    )
+
+
+def read_json(path: Path, kind: type[Any]) -> Any:
+    """The file's content, or an empty one where there is no such file."""
+    if not path.is_file():
+        return kind()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path}: is not JSON ({error}). Write it again, or remove it.") from error
+    if not isinstance(found, kind):
+        raise RunError(f"{path}: holds {type(found).__name__}, expected {kind.__name__}. Remove it.")
+    return found
+
+
+def corpus_of(run: FinishedRun, data_dir: str | Path | None = None) -> tuple[Corpus | None, str]:
+    """The data of a run, or None and the reason."""
+    if run.recipe is None:
+        return None, f"{run.folder} has no {RECIPE}, so its data are not known: no words, no lag curves"
+    try:
+        return load_data(run.recipe, data_dir), ""
+    except DataError as error:
+        return None, f"no words and no lag curves, because the data are missing: {error}"
+
+
+def symbols_of(corpus: Corpus) -> list[str] | None:
+    """What input ids mean."""
+    if isinstance(corpus, LanguageData):
+        return list(corpus.vocabulary.symbols)
+    if isinstance(corpus, TextData):
+        return [*SPECIAL[:FIRST_WORD], *corpus.words]
+    return None
+
+
+def outputs_of(corpus: Corpus) -> list[str] | None:
+    """What the last layer scores: one score stands for the second of two classes."""
+    if isinstance(corpus, LanguageData):
+        return list(corpus.vocabulary.symbols)
+    if isinstance(corpus, TextData):
+        return [corpus.classes[1]] if len(corpus.classes) == 2 else list(corpus.classes)
+    return None
+
+
+Arguments = tuple[Tensor, ...]  # of one call of the model
+
+
+def validation_sequences(corpus: Corpus, lags: int, n: int) -> list[Arguments]:
+    """n sequences spread evenly over the validation data, one call each.
+
+    Of a stream: windows half as long again as the largest lag, so that the state is a usual one when the lags begin.
+    Of texts and series: whole sequences, as many steps as they have.
+    """
+    valid = corpus.valid
+    if isinstance(valid, Examples):
+        rows = torch.linspace(0, len(valid) - 1, min(n, len(valid))).long()
+        batch = valid.batch(rows)
+        return [(batch.inputs[k : k + 1], batch.mask[k : k + 1]) for k in range(len(rows))]
+    steps = min(lags + 1 + lags // 2, len(valid))
+    count = max(1, min(n, len(valid) // steps))
+    starts = torch.linspace(0, len(valid) - steps, count).long().tolist()
+    return [(valid[start : start + steps, None],) for start in starts]
+
+
+def joined(sequences: list[Arguments], at_once: int) -> list[Arguments]:
+    """Calls with several sequences in each: (T, 1) side by side, (1, T) below one another."""
+    found = []
+    for start in range(0, len(sequences), at_once):
+        part = sequences[start : start + at_once]
+        axis = 1 if len(part[0]) == 1 else 0
+        found.append(tuple(torch.cat(tensors, dim=axis) for tensors in zip(*part)))
+    return found
+
+
+def lags_of(model: nn.Module, corpus: Corpus, lags: int, n: int) -> LagMap:
+    """Lag curves of a task's model over n validation sequences, in batches that fit the memory."""
+    widest = max((len(layer.neurons) for layer in map_gates(model).layers.values()), default=1)
+    at_once = max(1, min(16, int(AT_ONCE / (4 * max(widest, 1) ** 2))))
+    return lag_curves(model, joined(validation_sequences(corpus, lags, n), at_once), lags=lags)
