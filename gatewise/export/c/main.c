@@ -1,0 +1,63 @@
+/* Example: numbers from standard input, answers to standard output.
+ *
+ * Words are ids, vectors MODEL_INPUTS numbers a step. A stream is answered step by step; a model of two directions
+ * waits for the end of the input.
+ */
+
+#include <stdio.h>
+
+#include "model.h"
+#ifdef MODEL_WEIGHT_BYTES
+#include "read_weights.h"
+#endif
+
+static model_state state;
+
+static void print(const float *y) {
+    for (int j = 0; j < MODEL_OUTPUTS; j++) printf(j ? " %g" : "%g", (double)y[j]);
+    putchar('\n');
+}
+
+#if MODEL_WORDS
+enum { WIDTH = 1 };
+static int32_t x[MODEL_BLOCK];
+
+static int read_step(int32_t *to) {
+    long id;
+    if (scanf("%ld", &id) != 1) return 0;
+    *to = id < 0 || id >= MODEL_WORDS ? -1 : (int32_t)id;
+    return 1;
+}
+#else
+enum { WIDTH = MODEL_INPUTS };
+static float x[MODEL_BLOCK * MODEL_INPUTS];
+
+static int read_step(float *to) {
+    for (int j = 0; j < MODEL_INPUTS; j++)
+        if (scanf("%f", to + j) != 1) return 0;
+    return 1;
+}
+#endif
+
+int main(void) {
+    static float y[MODEL_FINAL || MODEL_STREAMS ? MODEL_OUTPUTS : MODEL_BLOCK * MODEL_OUTPUTS];
+    int error = MODEL_OK;
+#ifdef MODEL_WEIGHT_BYTES
+    error = read_weights(&state);
+#else
+    model_reset(&state);
+#endif
+#if MODEL_STREAMS
+    while (!error && read_step(x)) {
+        error = model_run(&state, 1, x, y);
+        if (!error) print(y);
+    }
+#else
+    int32_t steps = 0;
+    while (steps < MODEL_BLOCK && read_step(x + steps * WIDTH)) steps++;
+    if (!error) error = model_run(&state, steps, x, y);
+    for (int32_t t = 0; !error && t < (MODEL_FINAL ? 1 : steps); t++) print(y + t * MODEL_OUTPUTS);
+#endif
+    if (error) fprintf(stderr, "error %d of model.h\n", error);
+    return error;
+}
