@@ -11,6 +11,7 @@
   };
   const PART = { i: 0, r: 0, f: 1, u: 1, g: 2, n: 2, o: 3 }; // gates with the same part share a colour
   const NO_GATE = "-";
+  const GUTTER = 16; // pixels for the gates' letters, left of every line
   const ORDERS = {
     pattern: "by live gates",
     number: "by number",
@@ -170,7 +171,7 @@
   const paleSwatch = make("span", "swatch");
   paleSwatch.style.background = "var(--pale)";
   paleSwatch.style.borderColor = "var(--rule)";
-  pale.append(paleSwatch, document.createTextNode("constant; the darker, the larger its value"));
+  pale.append(paleSwatch, document.createTextNode("constant: its value, or a stronger shade for a larger one"));
   by("legend").append(pale);
   if (cells.has("GRU")) by("legend").append(make("li", "", "framed: varies without a product"));
 
@@ -183,12 +184,12 @@
   for (let l = 0; l < depth; l++) {
     runs.forEach((run, r) => {
       const layer = run.layers[l];
-      if (layer) holder.append(newMap(run, r, layer));
+      if (layer) holder.append(newMap(run, r, layer, l));
       else holder.append(make("div"));
     });
   }
 
-  function newMap(run, r, layer) {
+  function newMap(run, r, layer, level) {
     const box = make("div", "map");
     const heading = make("h3");
     if (two) heading.append(make("span", `dot run-${r}`));
@@ -203,12 +204,12 @@
     const cursor = make("div", "cursor");
     field.append(canvas, cursor);
     box.append(heading, counts, field);
-    const map = { run, r, layer, box, counts, field, canvas, cursor, order: [], at: 0 };
+    const map = { run, r, layer, level, box, counts, field, canvas, cursor, order: [], at: 0 };
     maps.push(map);
     const pointed = (event) => {
       const bounds = field.getBoundingClientRect();
       const line = Math.floor((event.clientY - bounds.top) / map.lineHeight);
-      const column = Math.floor((event.clientX - bounds.left) / map.cell);
+      const column = Math.floor((event.clientX - bounds.left - GUTTER) / map.cell);
       const at = line * map.columns + column;
       return column >= 0 && column < map.columns && line >= 0 && at < map.order.length ? at : -1;
     };
@@ -258,7 +259,7 @@
     map.at = at;
     chosen = { map, at, order: map.order };
     for (const other of maps) other.cursor.classList.toggle("on", other === map);
-    const x = (at % map.columns) * map.cell;
+    const x = GUTTER + (at % map.columns) * map.cell;
     const y = Math.floor(at / map.columns) * map.lineHeight;
     map.cursor.style.transform = `translate(${x - 2}px, ${y - 2}px)`;
     map.cursor.style.width = `${map.cell + 3}px`;
@@ -306,9 +307,9 @@
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     const width = map.field.clientWidth || 300;
-    const many = layer.neurons.length;
+    const many = Math.max(...maps.filter((other) => other.level === map.level).map((other) => other.layer.neurons.length));
     const wanted = many <= 140 ? 22 : many <= 420 ? 15 : many <= 900 ? 11 : 9;
-    map.columns = Math.max(1, Math.min(Math.floor(width / wanted), Math.max(order.length, 1)));
+    map.columns = Math.max(1, Math.min(Math.floor((width - GUTTER) / wanted), Math.max(order.length, 1)));
     map.cell = wanted;
     map.gap = wanted >= 15 ? 10 : 7;
     const high = Math.max(8, Math.round(wanted * 0.82));
@@ -330,8 +331,14 @@
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     pen.font = `${wanted >= 22 ? 9.5 : 8}px system-ui, "DejaVu Sans", sans-serif`;
+    if (order.length) {
+      pen.fillStyle = colour("--soft");
+      for (let line = 0; line < lines; line++) {
+        layer.gates.forEach((gate, g) => pen.fillText(gate, GUTTER / 2 - 2, line * map.lineHeight + (g + 0.5) * high));
+      }
+    }
     order.forEach((k, at) => {
-      const x = (at % map.columns) * map.cell;
+      const x = GUTTER + (at % map.columns) * map.cell;
       const top = Math.floor(at / map.columns) * map.lineHeight;
       for (let g = 0; g < layer.gates.length; g++) {
         const y = top + g * high;
@@ -421,7 +428,7 @@
 
     if (layer.lag) {
       nodes.push(make("h4", "", `Gradient norm against lag, mean over ${plural(layer.lag.sequences, "sequence")}`));
-      nodes.push(lagChart(layer, k));
+      nodes.push(lagChart(layer, k, r));
     }
     const links = (title, lists) => {
       if (!lists.some((list) => list.length)) return;
@@ -442,6 +449,7 @@
       }
     }
     detail.replaceChildren(...nodes);
+    by("status").textContent = `${layer.name}, neuron ${layer.neurons[k]}, ${pattern}, ${layer.kinds[k]}`;
     detail.dataset.neuron = layer.neurons[k];
     detail.dataset.layer = layer.name;
     detail.dataset.run = r;
@@ -470,8 +478,8 @@
     return path;
   }
 
-  function lagChart(layer, k) {
-    const width = 336, height = 176, left = 40, right = 8, top = 8, bottom = 30;
+  function lagChart(layer, k, r) {
+    const width = 336, height = 176, left = 40, right = 14, top = 8, bottom = 30;
     const { lags, top: ceiling, decades } = layer.lag;
     const high = Math.ceil(ceiling), low = high - decades;
     const x = (t) => left + ((width - left - right) * t) / Math.max(lags, 1);
@@ -492,17 +500,17 @@
       if (median) svg.append(draw("path", { class: `context ${kind}`, d: pathOf(median, x, y) }));
     }
     const curve = curveOf(layer, k);
-    const path = draw("path", { class: "line s0", d: pathOf(curve, x, y) });
+    const path = draw("path", { class: `line s${r}`, d: pathOf(curve, x, y) });
     svg.append(path);
     const present = curve.flatMap((v, t) => (v === null ? [] : [[t, v]]));
-    if (present.length === 1) svg.append(draw("circle", { cx: x(present[0][0]), cy: y(present[0][1]), r: 3, fill: "var(--run-0)" }));
+    if (present.length === 1) svg.append(draw("circle", { cx: x(present[0][0]), cy: y(present[0][1]), r: 3, fill: `var(--run-${r})` }));
     if (!present.length) {
       svg.append(draw("text", { x: (left + width) / 2, y: height / 2, "text-anchor": "middle" }, "no gradient: the neuron is constant"));
     }
     const box = make("div", "lag");
     box.dataset.first = curve[0] === null ? "" : curve[0].toFixed(2);
     const keys = make("div", "keys");
-    keys.append(key("line s0", "this neuron"));
+    keys.append(key(`line s${r}`, "this neuron"));
     if (medianOf(layer, "long")) keys.append(key("context long", "median of long"));
     if (medianOf(layer, "short")) keys.append(key("context short", "median of short"));
     box.append(svg, keys);
@@ -530,7 +538,7 @@
   function historyChart(title) {
     const series = runs.flatMap((run, r) => run.history.filter((one) => one.title === title)
       .flatMap((one) => one.series.map((s, k) => ({ ...s, r, k }))));
-    const width = 400, height = 220, left = 48, right = 10, top = 10, bottom = 32;
+    const width = 400, height = 220, left = 48, right = 14, top = 10, bottom = 32;
     const xs = series.flatMap((s) => s.x), ys = series.flatMap((s) => s.y);
     const bounds = (values) => [Math.min(...values), Math.max(...values)];
     const [x0, x1] = bounds(xs);
