@@ -1,0 +1,206 @@
+"""The data behind the figures: what is drawn, where, and in which colour."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.analyse import LagMap, LayerLags
+from gatewise.analyse.figures import (
+    Point,
+    histogram,
+    lag_figure,
+    pareto,
+    pareto_front,
+    save,
+    scheme,
+    training,
+)
+from gatewise.analyse.figures.scheme import CONSTANT_GATES, INPUTS, REMOVED, example
+from gatewise.analyse.figures.style import SERIES
+from gatewise.analyse.history import curve, named, quality_key
+from gatewise.analyse.spread import Spread, group_norms, log_alphas
+
+
+class Network(nn.Module):
+    def __init__(self, rnn: nn.Module) -> None:
+        super().__init__()
+        self.rnn, self.fc = rnn, nn.Linear(rnn.hidden_size, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(x)[0])
+
+
+def drawn(figure: Figure, folder: Path) -> None:
+    """PNG and SVG can be written."""
+    save(figure, folder / "a.png", dpi=40)
+    save(figure, folder / "a.svg")
+    assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (folder / "a.svg").read_text()
+
+
+# The scheme.
+
+
+def test_the_scheme_removes_what_each_level_removes(tmp_path: Path) -> None:
+    weights, neurons, gates = (example(levels) for levels in ("W", "W+N", "W+G+N"))
+    for gate in "ifgo":
+        assert weights[gate].any(1).all()  # no gate of W is constant
+        assert not neurons[gate][list(REMOVED)].any()
+        assert not neurons[gate][:, [INPUTS + j for j in REMOVED]].any()
+        assert not gates[gate][list(CONSTANT_GATES[gate])].any()
+        assert (gates[gate] <= neurons[gate]).all()
+        assert (neurons[gate] <= weights[gate]).all()
+    drawn(scheme(), tmp_path)
+
+
+# Lag curves.
+
+
+def lags() -> LagMap:
+    """Five neurons: three with all gates that decay slowly, one with o only, one without a live gate."""
+    t = torch.arange(11.0)[:, None]
+    norms = torch.cat([0.9**t, 0.8**t, 0.7**t, 0.01**t, torch.zeros_like(t)], dim=1)
+    patterns = ("ifgo", "ifgo", "ifgo", "o", "-")
+    return LagMap(
+        {"rnn.l1": LayerLags("rnn.l1", "LSTM", torch.arange(5), patterns, norms, torch.full((11,), 3))}
+    )
+
+
+def test_lag_curves_are_coloured_by_pattern(tmp_path: Path) -> None:
+    figure = lag_figure(lags(), title="A title")
+    (axes,) = figure.axes
+    thin = {line.get_gid(): line for line in axes.lines if line.get_gid()}
+    assert set(thin) == {f"rnn.l1.{k}" for k in range(4)}  # a constant neuron has no gradient to draw
+    assert {to_hex(thin[f"rnn.l1.{k}"].get_color()).upper() for k in range(3)} == {SERIES[0]}
+    assert to_hex(thin["rnn.l1.3"].get_color()).upper() == SERIES[1]
+    assert thin["rnn.l1.1"].get_ydata()[2] == pytest.approx(0.64)
+    (median,) = (line for line in axes.lines if line.get_label() == "ifgo \N{MULTIPLICATION SIGN} 3")
+    assert list(median.get_ydata()) == pytest.approx([0.8**t for t in range(11)])
+    assert axes.get_yscale() == "log"
+    assert axes.get_title(loc="left") == "rnn.l1: 1 constant, 3 long, 1 short"
+    drawn(figure, tmp_path)
+
+
+def test_a_layer_without_neurons_has_an_empty_panel(tmp_path: Path) -> None:
+    empty = LayerLags("rnn.l0", "LSTM", torch.arange(0), (), torch.zeros(5, 0), torch.zeros(5).long())
+    drawn(lag_figure(LagMap({"rnn.l0": empty})), tmp_path)
+
+
+# Training and sizes.
+
+FIRST: dict[str, Any] = {"neurons": {"a": 9, "b": 8}, "gates": {"a": {"i": 3, "o": 2}}}
+LAST: dict[str, Any] = {"neurons": {"a": 4, "b": 5}, "gates": {"a": {"i": 1, "o": 2}}}
+METRICS: list[dict[str, Any]] = [
+    {"epoch": 1, "valid_ppl": 300.0, "compression": 1.1, **FIRST},
+    {"epoch": 2, "valid_ppl": None},
+    {"epoch": 3, "valid_ppl": 100.0, "compression": 2.5, **LAST},
+]
+
+
+def test_curves_leave_out_what_was_not_measured() -> None:
+    assert curve(METRICS, "valid_ppl") == ([1, 3], [300.0, 100.0])
+    assert curve(METRICS, "neurons") == ([1, 3], [17.0, 9.0])
+    assert curve(METRICS, "gates") == ([1, 3], [5.0, 3.0])
+    assert quality_key(METRICS) == "valid_ppl"
+    assert quality_key([]) is None
+    assert named("test_bpc") == "bits per character, test"
+
+
+def test_runs_are_laid_over_each_other(tmp_path: Path) -> None:
+    figure = training({"first": METRICS, "second": METRICS[:1], "dense": [{"epoch": 1, "valid_ppl": 120.0}]})
+    quality, compression, neurons, gates = figure.axes
+    assert [line.get_label() for line in quality.lines] == ["first", "second", "dense"]
+    assert len({line.get_linestyle() for line in quality.lines}) == 3  # told apart without colour too
+    assert list(compression.lines[0].get_ydata()) == [1.1, 2.5]
+    assert list(neurons.lines[0].get_ydata()) == [17.0, 9.0]
+    assert len(gates.lines[2].get_xdata()) == 0
+    drawn(figure, tmp_path)
+
+
+def test_what_was_never_recorded_is_said(tmp_path: Path) -> None:
+    figure = training({"dense": [{"epoch": 1, "valid_accuracy": 88.0}, {"epoch": 2, "valid_accuracy": 89.0}]})
+    assert [text.get_text() for text in figure.axes[1].texts] == ["not recorded"]
+    drawn(figure, tmp_path)
+
+
+POINTS = [
+    Point("small", 10, 110, "a"),
+    Point("large", 90, 100, "a"),
+    Point("worse", 95, 105, "b"),
+    Point("tie", 10, 112),
+]
+
+
+def test_the_front_has_the_runs_that_no_other_beats() -> None:
+    assert [point.name for point in pareto_front(POINTS)] == ["small", "large"]
+    assert [point.name for point in pareto_front(POINTS, higher_is_better=True)] == ["tie"]
+    assert pareto_front([]) == []
+
+
+def test_every_run_is_a_point(tmp_path: Path) -> None:
+    figure = pareto(POINTS, "test perplexity")
+    (axes,) = figure.axes
+    assert {text.get_text() for text in axes.texts} == {point.name for point in POINTS}
+    (line,) = axes.lines
+    assert list(line.get_xdata()) == [10, 90]
+    drawn(figure, tmp_path)
+
+
+def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        save(pareto(POINTS, "test perplexity"), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+# What decides.
+
+
+def test_log_alpha_of_every_kind_of_variable() -> None:
+    """log alpha = 2 log sigma - log m^2; the threshold of SNR 0.05 is log 20."""
+    net = Network(gw.nn.LSTM(3, 4))
+    gw.Variational(net, n_train=10)
+    with torch.no_grad():
+        net.rnn.gate_scale_l0.fill_(2.0)
+        net.rnn.gate_scale_l0_log_sigma.fill_(-1.0)
+    spread = log_alphas(net.state_dict())
+    assert {name: len(values) for name, values in spread.values.items()} == {
+        "gates": 16, "neurons": 4, "weights": 16 * 3 + 16 * 4 + 2 * 4,
+    }  # fmt: skip
+    assert spread.values["gates"].tolist() == pytest.approx([-2 - math.log(4)] * 16)
+    assert spread.threshold == pytest.approx(math.log(20))
+    assert spread.kept_below
+
+
+def test_norms_of_gates_and_the_constant_ones(tmp_path: Path) -> None:
+    net = Network(nn.LSTM(2, 3))
+    with torch.no_grad():
+        for p in net.rnn.parameters():
+            p.fill_(0.2)
+        net.rnn.weight_ih_l0[:3] = net.rnn.weight_hh_l0[:3] = 0  # every input gate is constant
+    spread = group_norms(net, 1e-4)
+    (values,) = spread.values.values()
+    assert values.isinf().tolist() == [True] * 3 + [False] * 9
+    assert values[3:].tolist() == pytest.approx([math.log10(math.sqrt(5 * 0.04))] * 9)
+    figure = histogram(spread)
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["kept: 9", "not kept: 3"]
+    assert list(axes.lines[0].get_xdata()) == pytest.approx([-4, -4])
+    assert sum(bar.get_height() for bar in axes.patches) == 9
+    drawn(figure, tmp_path)
+
+
+def test_panels_that_are_not_needed_are_hidden() -> None:
+    values = {name: torch.randn(50) for name in ("gates", "inputs", "neurons", "weights")}
+    figure = histogram(Spread("log alpha", values, 3.0, kept_below=True), title="A title")
+    assert [axes.get_visible() for axes in figure.axes] == [True] * 4 + [False] * 2
+    with pytest.raises(ValueError, match="no value to draw"):
+        histogram(Spread("log alpha", {}, 3.0, kept_below=True))
