@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -25,9 +26,18 @@ def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figur
     for axes, (name, values) in zip(grid, panels.items()):
         finite = values[values.isfinite()]
         kept = finite < spread.threshold if spread.kept_below else finite > spread.threshold
-        data = [finite[kept].tolist(), finite[~kept].tolist()]
-        axes.hist(data, bins=bins, range=(low, high), stacked=True, color=[SERIES[0], "#BDBDBD"],
-                  label=[f"kept: {int(kept.sum()):,}", f"not kept: {len(values) - int(kept.sum()):,}"])  # fmt: skip
+        counts = [torch.histc(part, bins, low, high) for part in (finite[kept], finite[~kept])]
+        steps = torch.linspace(low, high, bins + 1).tolist()
+        labels = f"kept: {int(kept.sum()):,}", f"not kept: {len(values) - int(kept.sum()):,}"
+        axes.stairs(counts[0].tolist(), steps, fill=True, color=SERIES[0], label=labels[0])
+        axes.stairs(
+            (counts[0] + counts[1]).tolist(),
+            steps,
+            baseline=counts[0].tolist(),
+            fill=True,
+            color="#BDBDBD",
+            label=labels[1],
+        )
         axes.axvline(spread.threshold, color=SERIES[1], linewidth=1.4, linestyle="--")
         plain(axes, name, spread.label, "how many")
         legend(axes, loc="best", handlelength=1.0)

@@ -1,0 +1,193 @@
+"""`gatewise figures` and `gatewise report` on finished runs of every kind of task."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_corpora import changes, write_corpora
+
+import gatewise as gw
+from gatewise.analyse import lag_curves
+from gatewise.cli import main
+from gatewise.tasks import recipe
+from gatewise.tasks.finished import joined, lags_of, open_run, outputs_of, symbols_of, validation_sequences
+from gatewise.tasks.language import from_texts
+from gatewise.tasks.models import CharLM
+from gatewise.tasks.setup import load_data
+from gatewise.tasks.trainer import Options, train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpora(tmp_path_factory.mktemp("data") / "corpora")
+
+
+def tiny(task: str, folder: Path, *more: str) -> recipe.Recipe:
+    family, small = changes(task, folder)
+    return recipe.load(f"{family}-bayes-wgn", [*small, *more])
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One small finished run for each way in which words, inputs and outputs have names."""
+    out = tmp_path_factory.mktemp("runs")
+    lasso = ["sparsify.method=group-lasso", "sparsify.group=1e-3"]
+    for name, task, more in (
+        ("bayes", "word-ptb", []),
+        ("lasso", "word-ptb", lasso),
+        ("chars", "char-ptb", []),
+        ("news", "agnews", []),
+        ("numbers", "npz", []),
+    ):
+        train(tiny(task, folder, *more), Options(out / name, folder, "cpu", quiet=True))
+    return {path.name: path for path in out.iterdir()}
+
+
+def embedded(path: Path) -> list[dict[str, Any]]:
+    found = re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)
+    assert found is not None
+    data = json.loads(found[1])["runs"]
+    assert isinstance(data, list)
+    return data
+
+
+@pytest.mark.parametrize("name", ["bayes", "lasso", "chars", "news", "numbers"])
+def test_a_page_for_every_kind_of_task(
+    name: str, runs: dict[str, Path], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "report.html"
+    arguments = ["report", str(runs[name]), "-o", str(out), "--data-dir", str(folder), "--lags", "5"]
+    assert main([*arguments, "--sequences", "3"]) == 0
+    assert "open it in a browser" in capsys.readouterr().out
+    (run,) = embedded(out)
+    result = json.loads((runs[name] / "result.json").read_text())
+    facts = {fact["label"]: fact for fact in run["facts"]}
+    assert facts["weights left"]["value"] == f"{result['counts']['nonzero']:,}"
+    assert run["title"] == result["title"]
+    kept = [len(layer["neurons"]) for layer in run["layers"]]
+    assert kept == list(result["counts"]["fixed_point"]["neurons"].values())
+    assert all(layer["lag"]["lags"] == 5 for layer in run["layers"] if layer["neurons"])
+    assert run["history"][0]["series"][0]["x"] == [1]
+
+
+def test_words_have_their_names(runs: dict[str, Path], folder: Path) -> None:
+    row = load_data(tiny("word-ptb", folder), folder)
+    assert symbols_of(row) == outputs_of(row) == list(row.vocabulary.symbols)
+    news = load_data(tiny("agnews", folder), folder)
+    assert symbols_of(news)[:3] == ["<pad>", "<start>", "<unk>"]
+    assert symbols_of(news)[3:] == list(news.words)
+    assert outputs_of(news) == ["World", "Sports", "Business", "Sci/Tech"]
+    assert outputs_of(load_data(tiny("imdb", folder), folder)) == ["positive"]
+    assert symbols_of(load_data(tiny("npz", folder), folder)) is None
+
+
+def test_two_runs_in_one_page_and_in_one_figure(
+    runs: dict[str, Path], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both, data = [str(runs["bayes"]), str(runs["lasso"])], ["--data-dir", str(folder), "--lags", "4"]
+    assert main(["report", *both, "-o", str(tmp_path / "two.html"), *data]) == 0
+    assert len(embedded(tmp_path / "two.html")) == 2
+    capsys.readouterr()
+    assert main(["figures", *both, "-o", str(tmp_path / "figures"), *data]) == 0
+    printed = capsys.readouterr().out.split()
+    names = {"scheme", "gates", "gates-15", "lag", "training", "histogram", "pareto"}
+    assert {Path(path).name for path in printed} == {f"{n}.{end}" for n in names for end in ("png", "svg")}
+    assert all(Path(path).stat().st_size > 1000 for path in printed)
+    text = (tmp_path / "figures" / "histogram.svg").read_text()
+    assert "log alpha" in text  # the checkpoint of a Bayesian run has the posterior
+
+
+def test_figures_of_one_run_lie_beside_it(
+    runs: dict[str, Path], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["figures", str(runs["lasso"]), "--data-dir", str(folder), "--lags", "0"]) == 0
+    captured = capsys.readouterr()
+    assert "it takes two or more finished runs" in captured.err
+    assert (runs["lasso"] / "figures" / "gates.png").is_file()
+    assert not (runs["lasso"] / "figures" / "lag.png").exists()
+    assert "norm of a gate" in (runs["lasso"] / "figures" / "histogram.svg").read_text()
+
+
+def test_without_the_data_the_rest_is_shown(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = tmp_path / "own"
+    shutil.copytree(runs["lasso"], copied)
+    text = (copied / "recipe.toml").read_text()
+    missing = f'task = "words"\npath = "{tmp_path / "no-such.txt"}"'
+    (copied / "recipe.toml").write_text(text.replace('task = "word-ptb"', missing))
+    (copied / "bench.json").write_text(
+        json.dumps([{"situation": "one step", "name": "engine", "seconds": 3.5e-6, "ratio": 40.0}])
+    )
+    assert main(["report", str(copied), "-o", str(tmp_path / "r.html")]) == 0
+    assert "no words and no lag curves, because the data are missing" in capsys.readouterr().err
+    (run,) = embedded(tmp_path / "r.html")
+    assert run["layers"][0]["lag"] is None
+    assert {"label": "one step, engine", "value": "3.5 us", "note": "40.0x"} in run["facts"]
+
+
+def test_a_model_saved_by_hand(tmp_path: Path) -> None:
+    gw.save(gw.compress(CharLM(7, hidden=5)), tmp_path / "mine")
+    assert main(["report", str(tmp_path / "mine"), "-o", str(tmp_path / "mine.html")]) == 0
+    (run,) = embedded(tmp_path / "mine.html")
+    assert run["title"] == "mine"
+    assert "no recipe.toml" in run["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["report", "no-such-run"], 1, "no-such-run: there is no saved model"),
+        (["figures", "no-such-run"], 1, "no-such-run: there is no saved model"),
+        (["report", "a", "b", "c"], 2, "two runs at most"),
+        (["report"], 2, "Missing argument"),
+    ],
+)
+def test_errors_are_sentences(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    text = capsys.readouterr().err
+    assert said in " ".join(text.split())
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("command", ["figures", "report"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"Example: gatewise {command} runs/" in " ".join(capsys.readouterr().out.split())
+
+
+def test_sequences_are_spread_over_the_validation_text() -> None:
+    text = "".join(chr(97 + k % 20) for k in range(600)) + "\n"
+    corpus = from_texts(text, text, text, "char")
+    sequences = validation_sequences(corpus, lags=10, n=5)
+    assert [x.shape for (x,) in sequences] == [(16, 1)] * 5
+    assert sequences[0][0][:, 0].tolist() == corpus.valid[:16].tolist()
+    assert sequences[-1][0][:, 0].tolist() == corpus.valid[-16:].tolist()
+    assert len(validation_sequences(corpus, lags=1000, n=5)) == 1  # the whole text is shorter than that
+
+
+def test_batches_change_no_curve() -> None:
+    torch.manual_seed(0)
+    text = "abcdefg" * 40
+    corpus = from_texts(text, text[::-1], text, "char")
+    model = CharLM(len(corpus.vocabulary), hidden=4)
+    sequences = validation_sequences(corpus, lags=6, n=5)
+    one_by_one = lag_curves(model, sequences, lags=6).layers["rnn.l0"]
+    together = lags_of(model, corpus, 6, 5).layers["rnn.l0"]
+    torch.testing.assert_close(together.norms, one_by_one.norms)
+    assert [len(batch[0][0]) for batch in joined(sequences, 2)] == [2, 2, 1]
+
+
+def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["chars"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(ValueError, match="the run is not finished"):
+        open_run(tmp_path / "run")
