@@ -288,6 +288,7 @@ def stated(readers: list[str] | None) -> dict[str, list[str]] | None:
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
     onnx: Annotated[Path | None, typer.Option(help="File to write as ONNX.")] = None,
+    c: Annotated[Path | None, typer.Option("--c", help="Folder to write as C source.")] = None,
     states: Annotated[
         bool | None,
         typer.Option(help="ONNX: states as inputs and outputs; as forward() has them by default."),
@@ -295,14 +296,27 @@ def export(
     lengths: Annotated[
         bool, typer.Option("--lengths", help="ONNX: the length of each sequence as an input.")
     ] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
+    ] = False,
 ) -> None:
-    """Carry a saved model away: into ONNX."""
-    from gatewise.export import load, to_onnx
+    """Carry a saved model away: into ONNX, or into C."""
+    from gatewise.export import load, to_c, to_onnx
 
-    if onnx is None:
-        raise typer.BadParameter("say what to write: --onnx FILE")
-    path = to_onnx(load(model), onnx, states=states, lengths=lengths)
-    typer.echo(f"{path}: {path.stat().st_size} bytes")
+    if onnx is None and c is None:
+        raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
+    if int8 and c is None:
+        raise typer.BadParameter("--int8 belongs to --c FOLDER.")
+    loaded = load(model)
+    if onnx is not None:
+        path = to_onnx(loaded, onnx, states=states, lengths=lengths)
+        typer.echo(f"{path}: {path.stat().st_size} bytes")
+    if c is not None:
+        made = to_c(loaded, c, weights="int8" if int8 else "float32")
+        typer.echo(
+            f"{made.path}: {made.weights}, flash {made.flash_bytes:,} bytes and code, RAM {made.ram_bytes:,} bytes, "
+            f"largest error {made.max_abs_error:.3g}"
+        )
 
 
 @app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/model --threads 2")

@@ -406,6 +406,8 @@ class Writer:
         parts.append(words)
         given = "" if by_word else "const float *x, "
         body = "".join(f"    {line}\n" for line in self.body)
+        if not by_word and not re.search(r"\bx\b", body):
+            body += "    (void)x; /* nothing that reads it is left */\n"
         parts.append(
             "/* A block of at most MODEL_BLOCK steps; without y only the state moves on. */\n"
             f"static void compute(model_state *m, int32_t steps, {given}float *y) {{\n{start}{body}}}\n\n"

@@ -27,8 +27,8 @@ def answer(
     for link in narrow.links:
         if isinstance(link, Table):
             rows = value if link.rows is None else link.rows[value]
-            zero = np.zeros((1, link.weight.shape[1]))
-            value = np.concatenate([link.weight.astype(np.float64), zero])[rows]  # row -1, of zeros, is the last
+            removed = np.zeros((1, link.weight.shape[1]))  # row -1 is the last
+            value = np.concatenate([link.weight.astype(np.float64), removed])[rows]
         elif isinstance(link, Level):
             parts = [recurrence(link, r, value) for r in link.directions]
             value = np.concatenate([y for y, _ in parts], axis=1)
