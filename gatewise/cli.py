@@ -300,7 +300,7 @@ def export(
         bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
     ] = False,
 ) -> None:
-    """Carry a saved model away: into ONNX, or into C."""
+    """Carry a saved model away: into ONNX or C."""
     from gatewise.export import load, to_c, to_onnx
 
     if onnx is None and c is None:
