@@ -25,7 +25,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -366,8 +366,18 @@ def roofline() -> dict[str, float]:
         except (OSError, subprocess.CalledProcessError):
             return {}
         line = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    found = re.findall(r"(peak|L1|L2|L3|memory) (\d+)", line)
-    return {name: float(number) for name, number in found}
+    found = {name: float(number) for name, number in re.findall(r"(peak|L1|L2|L3|memory) (\d+)", line)}
+    return found | cache_bytes()
+
+
+def cache_bytes() -> dict[str, float]:
+    """Sizes of the first core's own caches, as the system says them."""
+    sizes = {}
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction" and level in "12":
+            sizes[f"L{level} bytes"] = 1024.0 * int(size.removesuffix("K"))
+    return sizes
 
 
 def machine_line(threads: int) -> str:
@@ -382,21 +392,19 @@ def machine_line(threads: int) -> str:
     )
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
-    for threads in args.threads:
-        torch.set_num_threads(threads)
-        print(machine_line(threads))
-        for row in (row for row in ROWS if not args.rows or row.name in args.rows):
-            parts = ["recurrent", *(["embedding"] if row.words else []), "whole"]
-            for part in parts:
-                generator = torch.Generator().manual_seed(0)
-                with tempfile.TemporaryDirectory() as folder:
-                    bench = Bench(row, part, threads, Path(folder), generator)
-                    check_counts(bench.compact, row)
-                    for situation in SITUATIONS:
-                        results.append(one(bench, situation, threads, args.seconds, generator))
-    return results
+def measure(rows: list[str] | None, threads: int, seconds: float) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    print(machine_line(threads))
+    for row in (row for row in ROWS if not rows or row.name in rows):
+        for part in ("recurrent", "embedding", "whole"):
+            if part == "embedding" and not row.words:
+                continue
+            generator = torch.Generator().manual_seed(0)
+            with tempfile.TemporaryDirectory() as folder:
+                bench = Bench(row, part, threads, Path(folder), generator)
+                check_counts(bench.compact, row)
+                for situation in SITUATIONS:
+                    yield one(bench, situation, threads, seconds, generator)
 
 
 def one(
@@ -489,9 +497,14 @@ def sweep(seconds: float) -> list[dict[str, Any]]:
 
 
 def floor_us(point: dict[str, Any], roof: dict[str, float]) -> float:
-    """No step is faster: its products at the peak rate, its weights from the cache that holds them."""
-    level = "L1" if point["bytes"] < 40e3 else "L2" if point["bytes"] < 1e6 else "L3"
-    return max(2e-3 * point["products"] / roof["peak"], 1e-3 * point["bytes"] / roof[level])
+    """No step is faster: its products at the peak rate; its weights, each from the nearest cache with room for it."""
+    products = 2e-3 * point["products"] / roof["peak"]
+    left, reading = point["bytes"], 0.0
+    for level in ("L1", "L2", "L3"):
+        here = min(left, roof.get(f"{level} bytes", left))
+        reading += 1e-3 * here / roof[level]
+        left -= here
+    return max(products, reading)
 
 
 def draw(points: list[dict[str, Any]], roof: dict[str, float], path: Path) -> None:
@@ -534,20 +547,18 @@ def main() -> None:
     args = parser.parse_args()
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer's advice
     roof = roofline()
-    results = measure(args)
+    results: list[dict[str, Any]] = []
+    everything: dict[str, Any] = {"machine": machine_line(max(args.threads)), "roofline": roof}
+    for threads in args.threads:
+        for result in measure(args.rows, threads, args.seconds):
+            results.append(result)
+            everything |= {"targets": verdicts(results), "results": results}
+            store(everything, args.json)  # what is measured is kept, whatever comes
     print_roofline(results, roof)
-    found = verdicts(results)
     print("\nTargets, one thread:")
-    for v in found:
+    for v in verdicts(results):
         what = f"{v['row']}, {v['part']}, {v['situation']}: {v['fast']} over {v['slow']}"
         print(f"  {what:72s} {v['ratio']:8.2f}x  target {v['target']:g}x  {'met' if v['met'] else 'MISSED'}")
-    everything = {
-        "machine": machine_line(max(args.threads)),
-        "roofline": roof,
-        "results": results,
-        "targets": found,
-    }
-    store(everything, args.json)
     if args.plot:
         points = sweep(args.seconds / 2)
         store(everything | {"sweep": points}, args.json)
