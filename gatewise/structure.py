@@ -107,6 +107,9 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
         zero = zero | silent
     for name in masks.words:  # an embedding has no input: its columns are its own units
         matrix[weight_name(name)] = masks.matrix[weight_name(name)] & masks.words[name][:, None]
+    remembered = [
+        name for name, own in masks.recurrent.items() if name in graph.memory and own.cell.n_states > 1
+    ]
     alive = {name: torch.zeros_like(dead) for name, dead in zero.items()}
     while True:
         rows = {name: alive_rows(name, alive, masks) for name in matrix}
@@ -115,6 +118,8 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
             for name, mask in matrix.items()
         }
         spread = {name: read_at_all(name, read, graph) & ~zero[name] for name in alive}
+        # A neuron with z_h = 0 says nothing, but its cell state may be handed on to another layer.
+        spread |= {name: torch.ones_like(spread[name]) for name in remembered}
         if all(torch.equal(spread[name], alive[name]) for name in alive):
             break
         alive = spread

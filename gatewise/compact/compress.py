@@ -183,7 +183,8 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
     left = []
     for name, why in graph.exposed.items():
         if name in masks.recurrent:
-            unread = ~read_at_all(name, masks.matrix, known).cpu() & structure.recurrent()[name].keep_neurons
+            silent = ~read_at_all(name, masks.matrix, known).cpu() | ~masks.recurrent[name].neuron
+            unread = silent & structure.recurrent()[name].keep_neurons
             if unread.any():
                 left.append(f"{name} keeps {int(unread.sum())} neurons that no known weight reads ({why})")
     advice = '. State their readers if you know them: readers={"rnn": ["fc"]}' if left else ""

@@ -12,7 +12,7 @@ from gatewise.compact.plan import RecurrentPlan
 from gatewise.layout import Cell, State
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
-from gatewise.nn.recurrence import Weights, affine, fused_layer, fusible, scan
+from gatewise.nn.recurrence import Weights, affine, fused_layer, fusible, scan, unscale
 
 
 class CompactLayer(nn.Module):
@@ -97,7 +97,8 @@ class CompactLayer(nn.Module):
         rows = (torch.arange(gates, device=scale.device)[:, None] * hidden + self.neurons).flatten()
         w_ih = w.w_ih if input_scale is None else w.w_ih / input_scale[self.inputs]
         w_ih = spread(spread(w_ih, self.inputs, self.n_inputs, dim=1), rows, gates * hidden, dim=0)
-        w_hh = spread(spread(w.w_hh / scale, self.neurons, hidden, dim=1), rows, gates * hidden, dim=0)
+        w_hh = spread(unscale(w.w_hh, scale), self.neurons, hidden, dim=1)
+        w_hh = spread(w_hh, rows, gates * hidden, dim=0)
         biases = [None if b is None else spread(b, rows, gates * hidden, dim=0) for b in (w.b_ih, w.b_hh)]
         return Weights(
             w_ih, w_hh, biases[0], biases[1], neuron_scale=spread(scale, self.neurons, hidden, dim=0)
@@ -106,7 +107,7 @@ class CompactLayer(nn.Module):
     def enter(self, state: State) -> State:  # (B, H) -> (B, K)
         """The caller's state: original width, h with its z_h. Removed neurons count as zero."""
         h, *rest = (part.index_select(1, self.neurons) for part in state)
-        return (h / self.neuron_scale, *rest)
+        return (unscale(h, self.neuron_scale), *rest)
 
     def leave(self, state: State) -> State:  # (B, K) -> (B, H)
         h, *rest = state

@@ -29,14 +29,17 @@ def find_readers(model: nn.Module, readers: Mapping[str, Sequence[str]] | None =
     stated = dict(readers or {})
     check_stated(model, stated)
     found = trace_reads(model, blocks)
-    reads, exposed = found.reads, found.exposed
+    reads, exposed, memory = found.reads, found.exposed, found.memory
     for name, names in stated.items():
         own = {block.name for block in blocks.values() if block.module == name}
         exposed = {block: why for block, why in exposed.items() if block not in own}
+        memory = memory - own
         reads = [read for read in reads if read.block not in own]
         reads += stated_reads(model, output_blocks(blocks, name), names)
     reads += inner_reads(model, blocks)
-    return ReaderGraph(blocks, merged(reads), exposed, frozenset(found.raw), frozenset(found.outside))
+    return ReaderGraph(
+        blocks, merged(reads), exposed, frozenset(found.raw), frozenset(found.outside), frozenset(memory)
+    )
 
 
 def merged(reads: Iterable[Read]) -> tuple[Read, ...]:

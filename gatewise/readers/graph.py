@@ -46,6 +46,9 @@ class ReaderGraph:
         frozenset()
     )  # parameters that forward() uses by itself, past the layer that owns them
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
+    memory: frozenset[str] = (
+        frozenset()
+    )  # blocks whose c is seen inside forward(), whatever became of their h
 
     def reads_of(self, block: str) -> list[Read]:
         return [read for read in self.reads if read.block == block]

@@ -12,7 +12,7 @@ import copy
 import inspect
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,13 +61,14 @@ class Found:
     exposed: dict[str, str]  # block -> why something unknown sees it
     raw: set[str]  # parameters used past their layers
     outside: set[str]  # matrices that also read what carries no units
+    memory: set[str]  # blocks of which something inside forward() sees the cell state c
 
 
 def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     """Reads found in forward(), and what stands against removing a unit or a column."""
     if cell_of(model) is not None or is_linear(model) or is_embedding(model):
         why = "it is the whole model: its output and state are the answer"
-        return Found([], dict.fromkeys(blocks, why), set(), set())
+        return Found([], dict.fromkeys(blocks, why), set(), set(), set())
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
@@ -76,7 +77,9 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
         graph = record(root, stored)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        return Found([], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set(), set())
+        return Found(
+            [], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set(), set(), set(blocks)
+        )
     follower = Follower(model, blocks, prefix)
     for node in graph.nodes:
         follower.visit(node)
@@ -84,7 +87,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
         follower.expose(follower.values.get(node), f"forward() stores it in {attribute}")
     for name in blocks.keys() - follower.called:
         follower.exposed.setdefault(name, "forward() never calls it")
-    return Found(follower.reads, follower.exposed, follower.raw, follower.outside)
+    return Found(follower.reads, follower.exposed, follower.raw, follower.outside, follower.memory)
 
 
 def record(model: nn.Module, stored: dict[fx.Node, str] | None = None) -> fx.Graph:
@@ -157,6 +160,7 @@ class Follower(ChannelOperations):
         self.called: set[str] = set()
         self.raw: set[str] = set()
         self.outside: set[str] = set()
+        self.memory: set[str] = set()
         self.given_state: set[str] = set()  # modules whose initial state is an argument of forward()
         self.columns = {
             matrix: input_width(module)
@@ -192,16 +196,22 @@ class Follower(ChannelOperations):
             self.outside.add(matrix)
             self.expose(value, why)
 
-    def expose(self, value: Value, why: str) -> None:
+    def expose(self, value: Value, why: str, returned: bool = False) -> None:
         for item in leaves(value):
             if isinstance(item, Packed):
                 self.expose(item.data, why)
             elif isinstance(item, States):
                 self.expose(item.parts, why)
+                if item.cell and not returned:
+                    self.memory |= self.blocks_of(item.parts)
             elif isinstance(item, Channels):
-                units = np.concatenate([units for units, _ in item.paths])
-                for b in np.unique(np.searchsorted(self.starts, units[units >= 0], side="right") - 1):
-                    self.exposed.setdefault(self.blocks[b].name, why)
+                for name in sorted(self.blocks_of([item])):
+                    self.exposed.setdefault(name, why)
+
+    def blocks_of(self, values: Iterable[Channels]) -> set[str]:
+        units = np.concatenate([units for value in values for units, _ in value.paths])
+        found = np.unique(np.searchsorted(self.starts, units[units >= 0], side="right") - 1)
+        return {self.blocks[b].name for b in found}
 
     def hand_back(self, value: Value) -> None:
         """What forward() returns is seen by its caller, but for states that it only takes and hands back."""
@@ -209,7 +219,8 @@ class Follower(ChannelOperations):
             if not isinstance(item, States):
                 self.expose(item, "forward() returns it")
             elif item.module not in self.given_state:
-                self.expose(item, "forward() returns its last state, which it does not take as an argument")
+                why = "forward() returns its last state, which it does not take as an argument"
+                self.expose(item, why, returned=True)
 
     # Layers.
 

@@ -252,6 +252,24 @@ def test_neurons_that_are_always_zero_go_even_without_readers() -> None:
     assert small.rnn.layers[0].neurons.tolist() == [0, 1, 2]
 
 
+def test_a_silent_neuron_whose_cell_state_is_handed_on_stays() -> None:
+    """z_h = 0 makes h zero, not c: an encoder's last c starts the decoder. A GRU has no such memory."""
+    for cell, kept in ((nn.LSTM, 4), (nn.GRU, 3)):
+        model = Net(
+            lambda n, x: n.fc(n.decoder(x, n.encoder(x)[1])[0]),
+            encoder=cell(3, 4), decoder=cell(3, 4), fc=nn.Linear(4, 2),
+        ).eval()  # fmt: skip
+        gw.Variational(model, n_train=2, noise="batch")
+        with torch.no_grad():
+            model.encoder.neuron_scale_l0[1] = 0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            small = gw.compress(model)
+        same(small, model, X)
+        assert small.encoder.layers[0].kept == kept
+        assert len(caught) == kept - 3  # what stays is said
+
+
 def test_no_warning_where_nothing_was_lost() -> None:
     """An unproven reader that costs nothing is not worth a word (warnings are errors here)."""
     gw.compress(Net(lambda n, x: n.norm(n.rnn(x)[0]), rnn=nn.LSTM(3, 4), norm=nn.LayerNorm(4)))
