@@ -122,7 +122,7 @@ def test_the_clock_ran(finished: tuple[dict[str, Any], Path], monkeypatch: pytes
 def test_the_folder_has_the_pictures_and_nothing_half_written(finished: tuple[dict[str, Any], Path]) -> None:
     _, out = finished
     names = {path.name for path in out.iterdir()}
-    assert names == {"result.json", "gates.png", "gates.svg", "dense", "compressed"}
+    assert names == {"result.json", "gates.png", "gates.svg", "report.html", "dense", "compressed"}
     assert (out / "gates.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -135,6 +135,7 @@ def test_the_table_shows_all_three_networks(finished: tuple[dict[str, Any], Path
     View(Console(file=screen, width=100)).result(result, "group lasso")
     assert f"{result['perplexity']['sparse']['valid']:.2f}" in screen.getvalue()
     assert "gates.png" in screen.getvalue()
+    assert "report.html" in screen.getvalue().replace("\n", "")
 
 
 def test_the_same_seed_gives_the_same_network(finished: tuple[dict[str, Any], Path], tmp_path: Path) -> None:

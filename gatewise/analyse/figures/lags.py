@@ -51,7 +51,7 @@ def draw_layer(axes: Axes, layer: LayerLags) -> None:
         axes.set_yscale("log")
         ceiling = 10 ** math.ceil(math.log10(top))
         axes.set_ylim(ceiling / 10**DECADES, ceiling)
-        legend(axes, title="live gates: median", title_fontsize=8, loc="upper right")
+        legend(axes, title="live gates: median", title_fontsize=8, loc="upper right", background="white")
     axes.set_xlim(0, max(len(layer.norms) - 1, 1))
 
 

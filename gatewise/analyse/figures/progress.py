@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from gatewise.analyse.figures.style import DASHES, INK, MARKERS, SERIES, blank, legend, plain
 from gatewise.analyse.history import Metrics, curve, named, quality_key
@@ -48,11 +49,9 @@ def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
 def perplexity_scale(axes: Axes) -> None:
     """Logarithmic, with plain numbers: the first epochs would flatten everything after them."""
     axes.set_yscale("log")
-    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        formatter = ScalarFormatter()
-        formatter.set_scientific(False)
-        axis(formatter)
-    axes.tick_params(which="minor", labelsize=7, colors=INK)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,11 @@ def pareto(
         style: dict[str, Any] = {"color": SERIES[k % len(SERIES)], "marker": MARKERS[k % len(MARKERS)]}
         axes.scatter([p.size for p in own], [p.quality for p in own], s=42, zorder=3,
                      label=method or None, edgecolor="white", linewidth=0.8, **style)  # fmt: skip
+    middle = math.sqrt(min(p.size for p in points) * max(p.size for p in points)) if points else 0.0
     for point in points:
-        axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", xytext=(6, 5),
-                      size=7.5, color=INK)  # fmt: skip
+        inward = -1 if point.size > middle else 1  # names of runs on the right end at their points
+        axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", size=7.5, color=INK,
+                      xytext=(6 * inward, 6), ha="left" if inward > 0 else "right")  # fmt: skip
     plain(axes, title or "size and quality", "weights that are not zero", quality)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

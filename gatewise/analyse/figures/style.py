@@ -45,8 +45,10 @@ def plain(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def legend(axes: Axes, **options: Any) -> None:
-    axes.legend(fontsize=8, labelcolor=INK, frameon=False, **options)
+def legend(axes: Axes, background: str | None = None, **options: Any) -> None:
+    """Without a frame; with a background where curves may pass behind it."""
+    frame = {"frameon": False} if background is None else {"facecolor": background, "edgecolor": "none"}
+    axes.legend(fontsize=8, labelcolor=INK, framealpha=0.85, **frame, **options)
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:

@@ -1,4 +1,4 @@
-"""The tour of the library, stage by stage: train dense, train sparse, measure, compress, time, save, draw.
+"""The tour of the library, stage by stage: train dense, train sparse, measure, compress, time, save, draw, explore.
 
 Each stage is one function that takes what it needs and returns what it found; `run_demo` is the order of them.
 """
@@ -28,6 +28,7 @@ from gatewise.tasks.language import LanguageData, Windows
 METHODS = ("lasso", "bayes")
 TITLES = {"lasso": "group lasso", "bayes": "variational dropout"}
 LAYERS = ("embedding", "rnn", "softmax")
+LAG_STEPS = 90  # words of a sequence of which lag curves are taken, over two thirds of it
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,12 @@ class Texts:
     train: Windows
     valid: Windows
     test: Windows
-    n_words: int
+    words: tuple[str, ...]
     note: str
+
+    @property
+    def n_words(self) -> int:
+        return len(self.words)
 
 
 def run_demo(settings: Settings, out: Path, view: View | None = None) -> dict[str, Any]:
@@ -100,8 +105,9 @@ def run_demo(settings: Settings, out: Path, view: View | None = None) -> dict[st
                 "torch": torch.__version__,
                 "gatewise": gw.__version__,
             },
-            "seconds": round(time.perf_counter() - started, 1),
         }
+        result["page"] = write_page(small, settings, texts, result, out)
+        result["seconds"] = round(time.perf_counter() - started, 1)
     write_json(out / "result.json", result)
     return result
 
@@ -119,7 +125,7 @@ def read_texts(settings: Settings) -> Texts:
     training = Windows(data.train, settings.batch, settings.steps)
     # Few rows: every row begins with an empty state, and the held-out texts are short.
     valid, test = (Windows(ids, 4, settings.steps, "keep") for ids in (data.valid, data.test))
-    return Texts(training, valid, test, len(data.vocabulary), data.note)
+    return Texts(training, valid, test, data.vocabulary.symbols, data.note)
 
 
 def train_dense(settings: Settings, texts: Texts, view: View) -> tuple[nn.Module, list[float]]:
@@ -201,3 +207,34 @@ def draw(sparse: nn.Module, settings: Settings, out: Path) -> list[str]:
         with appearing(path) as partial:
             save_figure(figure, partial)
     return [str(path) for path in paths]
+
+
+def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[str, Any], out: Path) -> str:
+    """The explorer page: every kept neuron with its gates, words, readers and memory."""
+    from gatewise.analyse import lag_curves
+    from gatewise.analyse.page import Fact, PageRun, page
+
+    ppl, counts, files = result["perplexity"], result["sparse"]["fixed_point"], result["files"]
+    times = result["microseconds_per_word"]
+    facts = [
+        Fact("perplexity, test", f"{ppl['compressed']['test']:.2f}", f"dense: {ppl['dense']['test']:.2f}"),
+        Fact("compression", f"{counts['compression']:.2f}x"),
+        Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"),
+        Fact("neurons", "\N{EN DASH}".join(map(str, counts["neurons"].values())), f"of {settings.width} a layer"),
+        Fact("live gates", "\N{EN DASH}".join(map(str, counts["gates"].values()))),
+        Fact("model on disk", f"{files['compressed']['bytes'] / 1000:,.0f} kB",
+             f"dense: {files['dense']['bytes'] / 1000:,.0f} kB"),
+        *(Fact(f"time of a word, {name}", f"{us:,.0f} us") for name, us in times.items() if us is not None),
+    ]  # fmt: skip
+    metrics = [
+        {"epoch": epoch, "valid_ppl": line["valid"], "neurons": {"both layers": line["neurons"]},
+         "gates": {"both layers": line["gates"]}}
+        for epoch, line in enumerate(result["history"]["sparse"], start=1)
+    ]  # fmt: skip
+    rows = texts.valid.rows[: 4 * LAG_STEPS]
+    lags = lag_curves(small, [(part,) for part in rows.split(LAG_STEPS)], lags=LAG_STEPS * 2 // 3)
+    title = f"What {TITLES[settings.method]} left of the demo's language model"
+    run = PageRun(title, small, facts, metrics, lags, texts.words, texts.words, [texts.note])
+    with appearing(out / "report.html") as partial:
+        partial.write_text(page([run]), encoding="utf-8")
+    return str(out / "report.html")

@@ -49,6 +49,7 @@ class View:
         print_path(
             f"Picture of the gates: {pictures[0]}   compressed model: {result['files']['compressed']['path']}/"
         )
+        print_path(f"Explore it neuron by neuron, in a browser: {result['page']}")
         self.console.print(f"{result['seconds']:.0f} s in all.")
 
 
