@@ -59,8 +59,6 @@ class Arrays:
     found: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def add(self, name: str, array: NDArray[Any]) -> str:
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"{name} is not finite: a network with infinities or NaN is not exported.")
         self.found[name] = array.reshape(-1) if array.size else np.zeros(1, array.dtype)
         return name
 
@@ -209,12 +207,12 @@ class Writer:
             return Value("", link.weight.shape[1])
         dim = link.weight.shape[1]
         place = self.place(Value("", 0), after, dim, True)
-        if self.int8:
+        if self.int8 and dim > 1:
             codes, scale = quantize(link.weight)
             arrays = [self.arrays.add("embedding_codes", codes), self.arrays.add("embedding_scale", scale)]
         else:
             arrays = [self.arrays.add("embedding", link.weight)]
-        function = "gw_embed_int8" if self.int8 else "gw_embed"
+        function = "gw_embed_int8" if len(arrays) == 2 else "gw_embed"
         self.say(
             f"/* embedding of {len(link.weight)} words */",
             f"{function}({', '.join(arrays)}, {dim}, (size_t)steps, m->rows, {place});",
@@ -499,6 +497,17 @@ class Writer:
 
 def is_last(link: Link) -> bool:
     return isinstance(link, Function) and link.name in ("last_step", "last_state")
+
+
+def check_finite(narrow: NarrowChain) -> None:
+    for k, link in enumerate(narrow.links):
+        where = f"{link.module}, layer {link.layer}" if isinstance(link, Level) else f"link {k} of the chain"
+        for part in link.directions if isinstance(link, Level) else (link,):
+            for field_name in ("weight", "w_ih", "w_hh", "bias", "bias_gated", "scale"):
+                if not np.isfinite(getattr(part, field_name, 0)).all():
+                    raise ValueError(
+                        f"{where}: {field_name} is not finite, and NaN or infinity is not exported."
+                    )
 
 
 def should_fold(narrow: NarrowChain, wish: bool | None) -> bool:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatewise.compact import compress
-from gatewise.export.cmodel import CModel, Writer, declaration, renamed, should_fold
+from gatewise.export.cmodel import CModel, Writer, check_finite, declaration, renamed, should_fold
 from gatewise.export.reference import answer, rounded
 from gatewise.readers.channels import leaves
 from gatewise.runtime.narrow import NarrowChain, Table, narrow_chain
@@ -39,6 +39,7 @@ MARKER, BUILD = "gatewise.json", "build"
 FILE_ABOVE = 8 << 20  # bytes of constants
 LONGEST = 128  # steps of a sequence in two directions
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
+BESIDES = "forward() gives something else than the chain of layers that was found in it; its answer must come first."
 KEYWORDS = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
@@ -50,7 +51,7 @@ KEYWORDS = set(
 class CSource:
     """What to_c() wrote.
 
-    Flash counts constant data without code: about 5 to 7 KB on a Cortex-M4. RAM is one instance, without its stack.
+    Flash counts constant data without code, which is about 7 KB on a Cortex-M4; RAM one instance without its stack.
     Errors are those of the golden answers against the compact float32 model: of rounding to int8, or of float32.
     """
 
@@ -101,6 +102,7 @@ def to_c(
     if not any(getattr(module, "is_compact", False) for module in model.modules()):
         model = compress(model)
     narrow = narrow_chain(model)
+    check_finite(narrow)
     fold, int8 = should_fold(narrow, fold_embedding), weights == "int8"
     two_directions = any(len(getattr(link, "directions", ())) == 2 for link in narrow.links)
     writer = Writer(narrow, name, int8, block or (LONGEST if two_directions else 1), fold)
@@ -146,11 +148,12 @@ class Golden:
         steps = max(1, min(most, GOLDEN_STEPS, max(2, GOLDEN_NUMBERS // narrow.width)))
         self.x = golden_input(narrow, steps)
         self.exact = forward(model, narrow, self.x)
-        computed = answer(rounded(narrow, fold) if int8 else narrow, self.x).astype(np.float32)
-        if not int8 and not np.allclose(computed, self.exact, rtol=1e-3, atol=1e-4):
-            raise ValueError("forward() does something besides the chain of layers that was found in it.")
-        self.computed = computed
-        self.expected = computed if int8 else self.exact
+        self.computed = answer(narrow, self.x).astype(np.float32)
+        if not np.allclose(self.computed, self.exact, rtol=1e-3, atol=1e-4):
+            raise ValueError(BESIDES)
+        if int8:
+            self.computed = answer(rounded(narrow, fold), self.x).astype(np.float32)
+        self.expected = self.computed if int8 else self.exact
 
     def errors(self) -> tuple[float, float]:
         """Largest absolute error, and the same relative to the largest answer."""
@@ -196,6 +199,8 @@ def forward(
         for module, training in modes:
             module.training = training
     rows = 1 if narrow.chain.output_axes == "BC" else len(x)
+    if not found or found[0].numel() != rows * narrow.width:
+        raise ValueError(BESIDES)
     whole: NDArray[np.float32] = found[0].numpy().reshape(rows, narrow.width)
     return whole
 

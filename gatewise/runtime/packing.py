@@ -61,12 +61,12 @@ def pack_matrix(
     w: ArrayLike,  # (rows, cols)
     sparse: bool | None = None,  # None: where it is expected to be faster
     tight: bool = False,  # the fewest bytes: none for alignment, and sparse where that takes less
-    int8: bool = False,  # bytes and one scale per row
+    int8: bool = False,  # bytes and one scale per row; not for single columns, which would grow
 ) -> PackedMatrix:
     dense = np.asarray(w, np.float32)
     if dense.ndim != 2:
         raise ValueError(f"a matrix has two dimensions, not {dense.ndim}")
-    if int8:
+    if int8 and dense.shape[1] > 1:
         codes, scale = quantize(dense)
         if sparse is None and tight:
             sparse = _sparse_is_smaller(codes, 1)
@@ -207,7 +207,7 @@ def pack_layer(
     if embedding is not None:
         vectors = np.asarray(embedding, np.float32)[:, which][:, : w_in.shape[1]]
         table, w_in, inputs = vectors @ w_in.T + rows_bias, w_in[:, :0], None
-        if int8:
+        if int8 and table.shape[1] > 1:
             table, table_scale = quantize(table)
 
     return PackedLayer(
@@ -226,7 +226,7 @@ def pack_layer(
         inputs=None if inputs is None else aligned(inputs, np.int32),
         reads=None if reads is None else aligned(reads, np.int32),
         scale=None if scale is None else aligned(scale, np.float32),
-        table=None if table is None else aligned(table, np.int8 if int8 else np.float32),
+        table=None if table is None else aligned(table, np.float32 if table_scale is None else np.int8),
         table_scale=None if table_scale is None else aligned(table_scale, np.float32),
     )
 

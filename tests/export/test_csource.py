@@ -501,7 +501,7 @@ def test_errors(tmp_path: Path) -> None:
         gw.export.to_c(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), target)
     with torch.no_grad():
         small.rnn.layers[0].weight_hh.fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"layer_1_w_hh_values is not finite"):
+    with pytest.raises(ValueError, match=r"rnn, layer 0: w_hh is not finite"):
         gw.export.to_c(small, target)
     assert not list(tmp_path.iterdir())
 
