@@ -357,7 +357,10 @@ def figures(
     lags: Lags = 100,
     sequences: Sequences = 32,
 ) -> None:
-    """Draw gates, lag curves, norms, training and sizes as PNG and SVG; further runs are laid over the first."""
+    """Draw gates, lag curves, norms, training and sizes.
+
+    PNG and SVG. Further runs are laid over the first where they can be compared.
+    """
     from gatewise.tasks.explore import write_figures
 
     for path in write_figures(runs, out, data_dir, lags, sequences, lambda text: typer.echo(text, err=True)):
@@ -374,7 +377,10 @@ def report(
     lags: Lags = 100,
     sequences: Sequences = 32,
 ) -> None:
-    """Write a page that explores a run neuron by neuron, or compares two: one file, no network needed."""
+    """Write a page to explore a run, or to compare two.
+
+    One file with every neuron's gates, words, readers and memory; it needs no network.
+    """
     from gatewise.tasks.explore import write_report
 
     if len(runs) > 2:

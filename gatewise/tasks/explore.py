@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,11 @@ def write_report(
 
     `lags=0` leaves the lag curves out.
     """
-    shown = [page_run(open_run(path), data_dir, lags, sequences) for path in paths]
+    runs = [open_run(path) for path in paths]
+    shown = [
+        replace(page_run(run, data_dir, lags, sequences), title=title)
+        for run, title in zip(runs, distinct(runs))
+    ]
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, page(shown).encode())
@@ -59,9 +65,12 @@ def facts(run: FinishedRun) -> list[Fact]:
     for key, value in (result.get("quality") or {}).items():
         if not key.startswith("compact"):
             note = f"paper: {expect[key]}" if key in expect else ""
-            found.append(Fact(named(key), f"{value:.2f}" if value >= 10 else f"{value:.4g}", note))
+            found.append(Fact(named(key), shown_quality(value), note))
     note = f"paper: {show(expect['compression'])}" if "compression" in expect else ""
-    found.append(Fact("compression", show(counts["compression"]), note))
+    compression = counts["compression"]
+    found.append(
+        Fact("compression", "infinite" if compression in (None, math.inf) else show(compression), note)
+    )
     found.append(Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"))
     found.append(Fact("neurons", dashed(counts["neurons"]), paper(expect, "neurons")))
     found.append(Fact("live gates", dashed(counts["gates"]), paper(expect, "live_gates")))
@@ -81,6 +90,13 @@ def facts(run: FinishedRun) -> list[Fact]:
         for line in run.bench
     ]
     return found
+
+
+def shown_quality(value: float | None) -> str:
+    """JSON has no infinity: it was written as null."""
+    if value is None:
+        return "infinite"
+    return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
 
 
 def dashed(numbers: Mapping[str, int]) -> str:

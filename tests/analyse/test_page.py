@@ -235,6 +235,25 @@ def test_pointing_shows_that_neuron(opened: Browser) -> None:
     assert [float(row[3]) for row in rows] == pytest.approx([(6 * k + 4) / 8 - 1 for k in range(4)], rel=0.01)
 
 
+def test_a_real_pointer_hovers_and_clicks(opened: Browser) -> None:
+    """Moved by the browser's own input, not by an event that the test makes up."""
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+
+    field = opened.driver.find_element(By.CSS_SELECTOR, '.field[data-layer="rnn.l0"]')
+    opened.run("arguments[0].scrollIntoView({block: 'center'})", field)
+    half = opened.run(
+        "const box = arguments[0].getBoundingClientRect(); return [box.width / 2, box.height / 2]", field
+    )
+    places = [(round(16 + 22 * at + 11 - half[0]), round(10 - half[1])) for at in (1, 3)]
+    ActionChains(opened.driver).move_to_element_with_offset(field, *places[0]).perform()
+    assert chosen(opened) == ("rnn.l0", "4")
+    ActionChains(opened.driver).click().move_to_element_with_offset(field, *places[1]).perform()
+    assert chosen(opened) == ("rnn.l0", "4")  # the click holds it
+    ActionChains(opened.driver).click().perform()
+    assert chosen(opened) == ("rnn.l0", "3")
+
+
 def test_the_lag_curve_is_the_neurons_own(opened: Browser) -> None:
     norms = run_of(model()).lags.layers["rnn.l0"].norms
     for at, neuron in enumerate((0, 4, 1)):
@@ -325,6 +344,22 @@ def test_two_runs_stand_side_by_side(browser: Browser, tmp_path: Path) -> None:
     assert boxes[0][1] == boxes[1][1]
     assert boxes[0][0] < boxes[1][0]
     assert browser.text("#title") == "one run and <i>second</i>"
+    assert browser.complaints() == []
+
+
+def test_a_layer_without_neurons_is_told(browser: Browser, tmp_path: Path) -> None:
+    net = model()
+    with torch.no_grad():
+        net.rnn.weight_ih_l1.zero_()
+        net.rnn.weight_hh_l0.zero_()
+    path = tmp_path / "empty.html"
+    path.write_text(page([PageRun("empty", net)]), encoding="utf-8")
+    browser.width(1280)
+    browser.open(path)
+    assert browser.text(".map .counts") == "0 of 6 neurons kept · 0 of 24 gates live"
+    assert browser.run("return document.getElementById('training').hidden")
+    keys(browser, "rnn.l0", "ARROW_RIGHT", "ENTER")
+    assert browser.text("#detail").startswith("Point at a neuron")
     assert browser.complaints() == []
 
 

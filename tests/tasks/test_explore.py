@@ -186,6 +186,21 @@ def test_batches_change_no_curve() -> None:
     assert [len(batch[0][0]) for batch in joined(sequences, 2)] == [2, 2, 1]
 
 
+def test_numbers_that_json_does_not_have(runs: dict[str, Path], tmp_path: Path) -> None:
+    """A run whose weights are all zero has an infinite compression, and two runs of a title keep their folders."""
+    shutil.copytree(runs["chars"], tmp_path / "again")
+    result = json.loads((runs["chars"] / "result.json").read_text())
+    result["counts"]["compression"] = result["quality"]["test_bpc"] = None
+    (tmp_path / "again" / "result.json").write_text(json.dumps(result))
+    assert main(["report", str(runs["chars"]), str(tmp_path / "again"), "-o", str(tmp_path / "r.html"),
+                 "--lags", "0"]) == 0  # fmt: skip
+    first, second = embedded(tmp_path / "r.html")
+    facts = {fact["label"]: fact["value"] for fact in second["facts"]}
+    assert (facts["compression"], facts["bits per character, test"]) == ("infinite", "infinite")
+    assert first["title"].endswith("(chars)")
+    assert second["title"].endswith("(again)")
+
+
 def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["chars"], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")

@@ -315,7 +315,7 @@
     const high = Math.max(8, Math.round(wanted * 0.82));
     map.lineHeight = high * layer.gates.length + map.gap;
     const lines = Math.max(1, Math.ceil(order.length / map.columns));
-    const height = lines * map.lineHeight;
+    const height = order.length ? lines * map.lineHeight : 24;
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -370,7 +370,7 @@
       pen.fillStyle = colour("--soft");
       pen.textAlign = "left";
       pen.font = "13px system-ui, sans-serif";
-      pen.fillText("No neuron of this layer has that pattern.", 2, 12);
+      pen.fillText(layer.neurons.length ? "No neuron of this layer is of that sort." : "No neuron of this layer is left.", 2, 12);
     }
   }
 
