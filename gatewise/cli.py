@@ -313,9 +313,10 @@ def export(
         typer.echo(f"{path}: {path.stat().st_size} bytes")
     if c is not None:
         made = to_c(loaded, c, weights="int8" if int8 else "float32")
+        where = "flash" if made.weight_file is None else made.weight_file.name
         typer.echo(
-            f"{made.path}: {made.weights}, flash {made.flash_bytes:,} bytes and code, RAM {made.ram_bytes:,} bytes, "
-            f"largest error {made.max_abs_error:.3g}"
+            f"{made.path}: {made.weights}, {where} {made.flash_bytes:,} bytes, without code; RAM {made.ram_bytes:,} "
+            f"bytes; largest error {made.max_abs_error:.3g}"
         )
 
 
