@@ -83,10 +83,11 @@ def pareto(
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
     front = pareto_front(points, higher_is_better)
-    axes.plot(
-        [p.size for p in front], [p.quality for p in front], color="#999999", linewidth=1.2,
-        drawstyle="steps-post", zorder=1, label="no run is better in both",
-    )  # fmt: skip
+    if len(front) > 1:
+        axes.plot(
+            [p.size for p in front], [p.quality for p in front], color="#999999", linewidth=1.2,
+            drawstyle="steps-post", zorder=1, label="no run is better in both",
+        )  # fmt: skip
     for k, method in enumerate(dict.fromkeys(point.method for point in points)):
         own = [point for point in points if point.method == method]
         style: dict[str, Any] = {"color": SERIES[k % len(SERIES)], "marker": MARKERS[k % len(MARKERS)]}
