@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,11 +41,22 @@ POINTWISE_MODULES = set(
 ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid".split())
 
 
+PACKING = (
+    torch.nn.utils.rnn.pack_padded_sequence,
+    torch.nn.utils.rnn.pad_packed_sequence,
+    torch.nn.utils.rnn.pack_sequence,
+    torch.nn.utils.rnn.pad_sequence,
+)
+
+
 class LayerTracer(fx.Tracer):
     """Records forward(), with the layers we know as single operations."""
 
     def __init__(self) -> None:
-        super().__init__(autowrap_modules=(math, torch.nn.utils.rnn))  # type: ignore[arg-type]
+        super().__init__(autowrap_functions=PACKING)
+        # Also where forward() writes nn.utils.rnn.pack_padded_sequence; the module's other names, such as Tensor,
+        # must stay what they are.
+        self._autowrap_search.append(torch.nn.utils.rnn)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = cell_of(m) is not None or is_linear(m) or is_embedding(m)

@@ -474,3 +474,25 @@ def test_parameters_used_past_their_layer_are_noted() -> None:
     graph = find_readers(model)
     assert graph.raw == {"emb.weight"}
     assert "rnn.l0" in graph.exposed
+
+
+class AsksForTypes(nn.Module):
+    """A forward() that looks at types, and packs through the full name of the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.rnn, self.fc = emb(), nn.LSTM(E, H), nn.Linear(H, V)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        vectors = self.emb(x)
+        assert not isinstance(vectors, list | nn.Module) or isinstance(vectors, Tensor)
+        packed = nn.utils.rnn.pack_padded_sequence(vectors, lengths, enforce_sorted=False)
+        out, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0])
+        return self.fc(out)
+
+
+def test_tracing_leaves_the_names_of_a_file_alone() -> None:
+    """Only the packing functions are wrapped: a file's own `Tensor` is still a type while forward() is traced."""
+    graph = find_readers(AsksForTypes())
+    assert set(graph.exposed) == {"fc"}
+    assert [read.matrix for read in graph.reads_of("rnn.l0")] == ["fc.weight", "rnn.weight_hh_l0"]
