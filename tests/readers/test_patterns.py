@@ -485,7 +485,8 @@ class AsksForTypes(nn.Module):
 
     def forward(self, x: Any, lengths: Any) -> Any:
         vectors = self.emb(x)
-        assert not isinstance(vectors, list | nn.Module) or isinstance(vectors, Tensor)
+        if not isinstance(vectors, Tensor | torch.fx.Proxy):  # raises where Tensor is no longer a type
+            raise TypeError("vectors")
         packed = nn.utils.rnn.pack_padded_sequence(vectors, lengths, enforce_sorted=False)
         out, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0])
         return self.fc(out)
