@@ -119,13 +119,14 @@ class ChannelOperations:
         for a in operands:
             if a not in wide:
                 self.expose(a, f"{name}() spreads it over other channels")
-        multiplies = name.removesuffix("_").removeprefix("i") in ("mul", "truediv", "div")
-        rank = max((a.rank for a in wide), default=0)
-        return (
-            Channels(tuple((u, zero and multiplies) for a in wide for u, zero in a.paths), rank, rank - 1)
-            if wide
-            else UNKNOWN
-        )
+        if not wide:
+            return UNKNOWN
+        kind = name.removesuffix("_").removeprefix("i")
+        # A zero factor leaves zero, and so does a zero divided by something; a zero divisor does not.
+        factors = args if kind == "mul" else args[:1] if kind in ("truediv", "div") else ()
+        paths = [(u, zero and any(a is f for f in factors)) for a in wide for u, zero in a.paths]
+        rank = max(a.rank for a in wide)
+        return Channels(tuple(paths), rank, rank - 1)
 
     def on_getitem(self, value: Value, index: Any) -> Value:
         if isinstance(value, tuple | list):

@@ -497,3 +497,18 @@ def test_tracing_leaves_the_names_of_a_file_alone() -> None:
     graph = find_readers(AsksForTypes())
     assert set(graph.exposed) == {"fc"}
     assert [read.matrix for read in graph.reads_of("rnn.l0")] == ["fc.weight", "rnn.weight_hh_l0"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "keeps"),
+    [
+        (lambda h: 2 * h, True),
+        (lambda h: h / 3, True),
+        (lambda h: 3 / (h + 2), False),
+        (lambda h: 3 / h, False),
+    ],
+)
+def test_only_factors_and_dividends_keep_zero(rule: Callable[[Any], Any], keeps: bool) -> None:
+    """A neuron that is always zero may be dropped from what multiplies it, never from what divides by it."""
+    model = Net(lambda m, x: m.fc(rule(m.rnn(x)[0])), rnn=nn.LSTM(E, H), fc=nn.Linear(H, V))
+    assert [read.keeps_zero for read in find_readers(model).reads if read.matrix == "fc.weight"] == [keeps]
