@@ -360,7 +360,7 @@ def roofline() -> dict[str, float]:
         kernels = HERE.parent / "gatewise" / "runtime" / "kernels"
         program = f"{folder}/kernels"
         flags = "-std=c99 -O3 -march=native -ffp-contract=fast".split()
-        sources = [str(HERE / "kernels.c"), str(kernels / "gw.c")]
+        sources = [str(HERE / "kernels.c"), str(kernels / "gw.c"), str(kernels / "words.c")]
         try:
             subprocess.run(["cc", *flags, f"-I{kernels}", *sources, "-o", program], check=True)
         except (OSError, subprocess.CalledProcessError):
@@ -386,8 +386,9 @@ def machine_line(threads: int) -> str:
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     cpu = models[0] if models else platform.processor()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE)
+    load = os.getloadavg()[0]
     return (
-        f"{cpu}, {os.cpu_count()} cores, {threads} thread(s), torch {torch.__version__}, onnxruntime "
+        f"{cpu}, {os.cpu_count()} cores, load {load:.1f}, {threads} thread(s), torch {torch.__version__}, onnxruntime "
         f"{onnxruntime.__version__}, onnx {onnx.__version__}, commit {commit.stdout.strip() or 'unknown'}"
     )
 
