@@ -388,8 +388,8 @@ def machine_line(threads: int) -> str:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE)
     load = os.getloadavg()[0]
     return (
-        f"{cpu}, {os.cpu_count()} cores, load {load:.1f}, {threads} thread(s), torch {torch.__version__}, onnxruntime "
-        f"{onnxruntime.__version__}, onnx {onnx.__version__}, commit {commit.stdout.strip() or 'unknown'}"
+        f"{cpu}, {os.cpu_count()} cores, load {load:.1f}, {threads} thread(s), torch {torch.__version__}, "
+        f"onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, commit {commit.stdout.strip() or 'unknown'}"
     )
 
 
