@@ -17,13 +17,13 @@ Tick = Callable[[str], None]  # called after every mini-batch with a word on how
 
 
 class WordModel(nn.Module):
-    """logits = W h + b, h = LSTM(embedding of the words)."""
+    """logits = W h + b, h = LSTM(embedding of the words); dropout between the layers, never along time."""
 
-    def __init__(self, n_words: int, width: int, init: float = 0.1) -> None:
+    def __init__(self, n_words: int, width: int, dropout: float = 0.0, init: float = 0.1) -> None:
         super().__init__()
-        self.n_words, self.width = n_words, width
+        self.n_words, self.width, self.dropout = n_words, width, nn.Dropout(dropout)
         self.embedding = nn.Embedding(n_words, width)
-        self.rnn = gw.nn.LSTM(width, width, num_layers=2)
+        self.rnn = gw.nn.LSTM(width, width, num_layers=2, dropout=dropout)
         self.softmax = nn.Linear(width, n_words)
         for name, parameter in self.named_parameters():
             if "bias" in name:
@@ -31,13 +31,13 @@ class WordModel(nn.Module):
             else:
                 nn.init.uniform_(parameter, -init, init)
 
-    def config(self) -> dict[str, int]:
+    def config(self) -> dict[str, float]:
         """What gw.load() needs to build it again."""
-        return {"n_words": self.n_words, "width": self.width}
+        return {"n_words": self.n_words, "width": self.width, "dropout": self.dropout.p}
 
     def forward(self, words: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # (T, B)
-        output, state = self.rnn(self.embedding(words), state)
-        return self.softmax(output), state
+        output, state = self.rnn(self.dropout(self.embedding(words)), state)
+        return self.softmax(self.dropout(output)), state
 
 
 @dataclass(frozen=True)
