@@ -218,7 +218,7 @@ Readers = Annotated[
 ]
 
 
-@app.command(rich_help_panel=CUT, epilog="Example: gatewise measure runs/demo/model")
+@app.command(rich_help_panel=CUT, epilog="Example: gatewise measure runs/demo/compressed")
 def measure(
     model: ModelFolder,
     into: Into = None,
@@ -284,7 +284,7 @@ def stated(readers: list[str] | None) -> dict[str, list[str]] | None:
     return found or None
 
 
-@app.command(rich_help_panel=SHIP, epilog="Example: gatewise export runs/demo/model --onnx model.onnx")
+@app.command(rich_help_panel=SHIP, epilog="Example: gatewise export runs/demo/compressed --onnx model.onnx")
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
     onnx: Annotated[Path | None, typer.Option(help="File to write as ONNX.")] = None,
@@ -320,7 +320,7 @@ def export(
         )
 
 
-@app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/model --threads 2")
+@app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/compressed --threads 2")
 def bench(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of a sequence.")] = 35,

@@ -15,24 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.engine import folds
+from gatewise.runtime.engine import folds, pack
 from gatewise.runtime.narrow import (
     Affine,
     Function,
     Level,
     Link,
     NarrowChain,
-    Recurrence,
     Table,
     takes_last_state,
 )
 from gatewise.runtime.packing import (
     BLOCK,
-    CELLS,
     SLICE,
     PackedLayer,
     PackedMatrix,
-    pack_layer,
     pack_matrix,
     quantize,
 )
@@ -233,7 +230,7 @@ class Writer:
         for d, r in enumerate(link.directions):
             table = self.narrow.links[0] if folded else None
             assert table is None or isinstance(table, Table)
-            packed = pack(link, r, None if table is None else table.weight, self.int8)
+            packed = pack(link, r, None if table is None else table.weight, tight=True, int8=self.int8)
             struct = self.layer(f"layer_{index}" + ("_back" if r.reverse else ""), packed)
             padded = -(-r.kept // BLOCK) * BLOCK
             state = f"m->state + {self.state}"
@@ -514,27 +511,6 @@ def should_fold(narrow: NarrowChain, wish: bool | None) -> bool:
     """Whether the embedding becomes part of the first level: as in the engine, where it takes fewer bytes."""
     table, level = narrow.links[0], narrow.links[1] if len(narrow.links) > 1 else None
     return isinstance(table, Table) and isinstance(level, Level) and folds(table, level, wish)
-
-
-def pack(level: Level, r: Recurrence, embedding: NDArray[np.float32] | None, int8: bool) -> PackedLayer:
-    if level.cell.name not in CELLS:
-        where, cells = level.module or "the model", " and ".join(CELLS)
-        raise ValueError(f"{where}: there is no C for the cell {level.cell.name}, only for {cells}.")
-    return pack_layer(
-        level.cell.name,
-        r.w_ih,
-        r.w_hh,
-        r.slots,
-        r.bias,
-        r.bias_gated[0] if len(r.bias_gated) else None,
-        squash=level.gate_activation,
-        inputs=None if np.array_equal(r.inputs, np.arange(len(r.inputs))) else r.inputs,
-        reads=None if np.array_equal(r.reads, np.arange(r.kept)) else r.reads,
-        scale=None if (r.scale == 1).all() else r.scale,
-        embedding=embedding,
-        tight=True,
-        int8=int8,
-    )
 
 
 def product_scratch(w: PackedMatrix, m: int) -> int:

@@ -23,7 +23,7 @@ from gatewise.runtime.narrow import (
     spread_columns,
     takes_last_state,
 )
-from gatewise.runtime.packing import pack_layer, pack_matrix
+from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -284,7 +284,11 @@ def folds(table: Table, level: Level, wish: bool | None) -> bool:
     return rows < table.weight.shape[1] if wish is None else wish
 
 
-def pack(level: Level, r: Recurrence, embedding: Floats | None) -> Any:
+def pack(level: Level, r: Recurrence, embedding: Floats | None, **form: bool) -> PackedLayer:
+    """The layer as the kernels want it; a list that names everything in order is left out. `form`: tight, int8."""
+    if level.cell.name not in CELLS:
+        where, cells = level.module or "the model", " and ".join(CELLS)
+        raise ValueError(f"{where}: there are no C kernels for the cell {level.cell.name}, only for {cells}.")
     return pack_layer(
         level.cell.name,
         r.w_ih,
@@ -293,10 +297,11 @@ def pack(level: Level, r: Recurrence, embedding: Floats | None) -> Any:
         r.bias,
         r.bias_gated[0] if len(r.bias_gated) else None,
         squash=level.gate_activation,
-        inputs=r.inputs,
-        reads=r.reads,
-        scale=r.scale,
+        inputs=None if np.array_equal(r.inputs, np.arange(len(r.inputs))) else r.inputs,
+        reads=None if np.array_equal(r.reads, np.arange(r.kept)) else r.reads,
+        scale=None if (r.scale == 1).all() else r.scale,
         embedding=embedding,
+        **form,
     )
 
 

@@ -370,7 +370,7 @@ def test_scratch_is_what_the_kernels_ask_for(kernels: list[Path], tmp_path: Path
         for int8 in (False, True):
             for link in narrow_chain(variety(k).small).links:
                 for r in link.directions if isinstance(link, Level) else ():
-                    packed = pack(link, r, None, int8)
+                    packed = pack(link, r, None, tight=True, int8=int8)
                     for steps in (1, 3, 4, 95, 96, 97, 500):
                         assert layer_scratch(packed, steps) == ask(ctypes.byref(_layer(packed)), steps, 1)
 
