@@ -40,11 +40,15 @@ def lasso_grad(
     for w, slope, rows, columns in zip(matrices, l1, row_slopes, column_slopes):
         height = block_height(w)
         grad = torch.empty_like(w)
-        rows, columns, pull = (rows * scale)[:, None], columns * scale, slope * scale
+        rows, columns = (rows * scale)[:, None], columns * scale
+        in_no_row_group = not w.is_cuda and not rows.any()  # the softmax: its rows are no gates
         for part, down, out in zip(w.split(height), rows.split(height), grad.split(height)):
-            torch.add(down, columns, out=out).mul_(part)
+            if in_no_row_group:
+                torch.mul(part, columns, out=out)
+            else:
+                torch.add(down, columns, out=out).mul_(part)
             if slope:
-                out += torch.sign(part).mul_(pull)
+                out.addcmul_(torch.sign(part), scale, value=slope)
         grads.append(grad)
     return grads
 
