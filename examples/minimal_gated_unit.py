@@ -37,7 +37,6 @@ MGU_CELL = Cell(
     n_states=1,
     step=mgu_step,
     gated_recurrent={"n": "f"},  # f multiplies the recurrent half of n
-    state_keeps_scale=True,  # h' contains h itself
 )
 
 

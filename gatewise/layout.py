@@ -37,7 +37,6 @@ class Cell:
     step: Callable[[Tensor, Tensor, State, Tensor | float, Squash], State]
     # A gate whose recurrent half is multiplied by another gate, and that other gate.
     gated_recurrent: Mapping[str, str] = field(default_factory=dict, hash=False)
-    state_keeps_scale: bool = False  # True: h' contains h itself, so z_h reaches it through the carried state
 
     @property
     def n_gates(self) -> int:

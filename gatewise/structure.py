@@ -49,7 +49,6 @@ class Structure:
     exposed: Mapping[str, str] = field(
         default_factory=dict
     )  # layers whose readers are not all known, and why
-    notes: tuple[str, ...] = ()
 
     @staticmethod
     def from_weights(

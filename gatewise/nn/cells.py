@@ -68,5 +68,4 @@ GRU = Cell(
     n_states=1,
     step=gru_step,
     gated_recurrent={"n": "r"},
-    state_keeps_scale=True,
 )

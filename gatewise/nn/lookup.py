@@ -119,11 +119,6 @@ def gate_activation_of(module: nn.Module) -> str:
     return getattr(module, "gate_activation", "sigmoid")
 
 
-def recurrent_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every recurrent layer we understand, by name, each once."""
-    return {name: module for name, module in model.named_modules() if cell_of(module) is not None}
-
-
 def check_finite(model: nn.Module) -> None:
     """NaN and infinite weights are refused by name: they would count as live and poison every sum."""
     for name, parameter in model.named_parameters():

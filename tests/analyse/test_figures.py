@@ -92,7 +92,9 @@ def test_lag_curves_are_coloured_by_pattern(tmp_path: Path) -> None:
 
 def test_a_layer_without_neurons_has_an_empty_panel(tmp_path: Path) -> None:
     empty = LayerLags("rnn.l0", "LSTM", torch.arange(0), (), torch.zeros(5, 0), torch.zeros(5).long())
-    drawn(lag_figure(LagMap({"rnn.l0": empty})), tmp_path)
+    figure = lag_figure(LagMap({"rnn.l0": empty}))
+    assert not figure.axes[0].get_lines()
+    drawn(figure, tmp_path)
 
 
 # Training and sizes.

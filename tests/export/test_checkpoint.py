@@ -373,7 +373,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, None)
     monkeypatch.setattr(torch, "load", None)
-    gw.load(tmp_path, into=Tagger())
+    assert isinstance(gw.load(tmp_path, into=Tagger()), Tagger)
 
 
 def test_a_read_only_folder_is_loaded_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
