@@ -76,8 +76,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def write_json(path: Path, content: Any) -> None:
-    write_whole(path, (json.dumps(plain(content), indent=1) + "\n").encode())
+def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
+    write_whole(path, (json.dumps(plain(content), indent=indent) + "\n").encode())
 
 
 def plain(value: Any) -> Any:

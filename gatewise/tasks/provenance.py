@@ -36,7 +36,7 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, `+` if files differ from it; None outside of a git tree."""
+    """The commit of the source tree, `+` if files differ from it; outside of a git tree GATEWISE_COMMIT, or None."""
     folder = Path(gatewise.__file__).parent
     try:
         found, changed = (
@@ -44,9 +44,9 @@ def commit() -> str | None:
             for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    if found.returncode:
-        return None
+        return os.environ.get("GATEWISE_COMMIT")
+    if found.returncode:  # a copy of the tree without its history, as one sends it to a GPU
+        return os.environ.get("GATEWISE_COMMIT")
     return found.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 

@@ -4,6 +4,7 @@
     metrics.jsonl   one line per epoch
     checkpoint.pt   where the run stands: weights, optimiser, random numbers, position in the data
     model/          the compact network
+    gates.json      the live gates of every kept neuron, and the numbers that the others are
     result.json     quality, counts, time, machine, command
 
 A run depends on its recipe and the data alone: the order of an epoch is drawn from (seed, epoch), noise from one
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatewise.analyse import map_gates
 from gatewise.compact import compress
 from gatewise.export import save
 from gatewise.readers import find_readers
@@ -48,12 +50,13 @@ from gatewise.tasks.recurrence_share import recurrence_share
 from gatewise.tasks.schedule import learning_rates
 from gatewise.tasks.setup import describe, load_data, pretrained
 
-CHECKPOINT, METRICS, RESULT, RECIPE, MODEL = (
+CHECKPOINT, METRICS, RESULT, RECIPE, MODEL, GATES = (
     "checkpoint.pt",
     "metrics.jsonl",
     "result.json",
     "recipe.toml",
     "model",
+    "gates.json",
 )
 
 
@@ -104,7 +107,7 @@ def prepare_folder(recipe: Recipe, options: Options) -> None:
     try:
         if (out / CHECKPOINT).exists() or (out / METRICS).exists():
             if options.overwrite:
-                for name in (CHECKPOINT, METRICS, RESULT):
+                for name in (CHECKPOINT, METRICS, GATES, RESULT):
                     (out / name).unlink(missing_ok=True)
                 shutil.rmtree(out / MODEL, ignore_errors=True)
             elif not options.resume:
@@ -352,6 +355,7 @@ class Run:
         check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
         quality[f"compact_test_{self.quality}"] = check()
         saved = save(compact.cpu(), self.options.out / MODEL)
+        write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
         p.seconds += time.perf_counter() - start
         result = {
             "name": self.recipe.name,

@@ -1,0 +1,91 @@
+"""What the paper leaves open, chosen on validation: every trial trained in full, all of them written down.
+
+Two questions. `bayes`: batch, window, clipping, learning-rate decay and starting values of the Bayesian word model, which
+the paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality. A trial
+differs from its recipe in the keys that its name lists. Test numbers are stored but not looked at here: trials are ordered
+by validation perplexity. Trials that are done already are taken from their folders.
+
+    python benchmarks/choose_settings.py bayes --json benchmarks/results/choice_bayes.json
+    python benchmarks/choose_settings.py lambda --json benchmarks/results/choice_lambda.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from gatewise.tasks import recipe as recipes
+from gatewise.tasks.reproduce import line
+from gatewise.tasks.trainer import Options, train
+
+RECIPE = {"bayes": "ptb-word-small-bayes-wgn", "lambda": "ptb-word-small-prune-wn"}
+TRIALS = {
+    "bayes": [
+        f"batch={batch} steps={steps} clip={clip} after={after} forget_bias={forget} init_range={start}"
+        for batch, steps, clip, after, forget, start in (
+            (32, 35, 10, 25, 0, 0.1),
+            (32, 35, 10, 0, 0, 0.1),
+            (32, 35, 10, 25, 1, 0.1),
+            (32, 35, 10, 25, 0, 0.05),
+            (32, 35, 1, 25, 0, 0.1),
+            (20, 20, 5, 25, 0, 0.1),
+            (20, 20, 5, 0, 0, 0.1),
+            (20, 20, 5, 25, 1, 0.1),
+            (20, 35, 10, 25, 0, 0.1),
+            (20, 35, 10, 0, 0, 0.1),
+            (20, 35, 10, 0, 0, 0.05),
+            (10, 35, 10, 0, 0, 0.1),
+            (64, 35, 10, 25, 0, 0.1),
+        )
+    ],
+    "lambda": [f"group={group}" for group in (0.002, 0.003, 0.0034, 0.0036, 0.004)],
+}
+
+
+def folder(trial: str) -> str:
+    """batch32-steps35-...: a name for the run's folder."""
+    return trial.replace("=", "").replace(" ", "-")
+
+
+def summary(trial: str, result: dict[str, Any]) -> dict[str, Any]:
+    counts = result["counts"]
+    return {
+        "trial": trial,
+        **{key: value for key, value in result["quality"].items() if not key.startswith("compact")},
+        "compression": counts["compression"],
+        "neurons": list(counts["neurons"].values()),
+        "live_gates": list(counts["gates"].values()),
+        "seconds": result["seconds"],
+        "seed": result["seed"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("question", choices=TRIALS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/choice"), help="folder of the trials")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--device")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--list", action="store_true", help="print the trials as commands and stop")
+    arguments = parser.parse_args()
+    name, done = RECIPE[arguments.question], []
+    for trial in TRIALS[arguments.question]:
+        out = arguments.runs / folder(trial)
+        if arguments.list:
+            changes = " ".join(f"--set {change}" for change in trial.split())
+            print(f"gatewise train {name} {changes} --out {out} --resume")
+            continue
+        options = Options(out, arguments.data_dir, arguments.device, resume=True)
+        done.append(summary(trial, train(recipes.load(name, trial.split()), options)))
+    done.sort(key=lambda found: found["valid_ppl"])
+    for found in done:
+        print(f"{line(found):48} {found['seconds']:5.0f} s  {found['trial']}")
+    if arguments.json and done:
+        arguments.json.write_text(json.dumps({"recipe": name, "trials": done}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
