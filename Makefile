@@ -7,6 +7,8 @@ BUILT  := pyproject.toml constraints.txt $(wildcard CMakeLists.txt gatewise/runt
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=
+# The GPU kernels, interpreted where there is no GPU.
+KERNELS := tests/nn/test_triton_scan.py tests/sparsify/test_triton_lasso.py tests/sparsify/test_triton_posterior.py
 
 .PHONY: help demo test lint types unit clean
 
@@ -29,6 +31,7 @@ types: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n $(JOBS) $(KERNELS)
 
 $(STAMP): $(BUILT)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -148,7 +148,7 @@ class Recurrence(torch.autograd.Function):
             bias.contiguous(),
             in_rows(gate_scale),
             in_rows(neuron_scale),
-            None if mask is None else mask.int(),
+            None if mask is None else mask.int().contiguous(),  # a batch-first mask comes as a view
             w_hh.new_empty(steps, batch, N_SLOTS, hidden),
             h_all,
             c_all,
@@ -156,7 +156,7 @@ class Recurrence(torch.autograd.Function):
         )
         with multiplying_in(tape.precision):
             inputs = (tape.operand(x) @ tape.operand(w_ih).mT).float()
-            backend(tape).forward(tape, inputs.view(steps, batch, tape.n_gates, hidden))
+            backend(tape).forward(tape, inputs.contiguous().view(steps, batch, tape.n_gates, hidden))
         ctx.save_for_backward(x, w_ih, *tape.tensors)
         ctx.options = options
         ctx.set_materialize_grads(False)

@@ -47,8 +47,14 @@ def _setting(monkeypatch):
 
 
 def draw(seed: int, hidden: int):
-    """A layer of random kind: cell, sizes, scales, mask or packed lengths, direction."""
+    """A layer of random kind: cell, sizes, scales, mask or packed lengths, direction, order in memory."""
     rng = random.Random(seed)
+
+    def laid(x: Tensor | None) -> Tensor | None:
+        """The same numbers, half of the time in another order in memory, as batch-first input has it."""
+        turned = x is not None and x.dim() > 1 and rng.random() < 0.5
+        return x.transpose(0, 1).contiguous().transpose(0, 1) if turned else x
+
     cell = rng.choice([LSTM, GRU])
     steps, batch, width = rng.randint(1, 9), rng.randint(1, 5 if INTERPRETED else 40), rng.randint(1, 30)
     gates = cell.n_gates
@@ -58,12 +64,12 @@ def draw(seed: int, hidden: int):
         if kind == "none":
             return None
         z = 1 + 0.5 * torch.randn(*shape) if kind == "shared" else 1 + 0.5 * torch.randn(batch, *shape)
-        return torch.where(torch.rand_like(z) < 0.1, 0, z)  # some groups are gone
+        return laid(torch.where(torch.rand_like(z) < 0.1, 0, z))  # some groups are gone
 
     bias = rng.random() < 0.8
     weights = Weights(
-        torch.randn(gates * hidden, width) / width**0.5,
-        torch.randn(gates * hidden, hidden) / hidden**0.5,
+        laid(torch.randn(gates * hidden, width) / width**0.5),
+        laid(torch.randn(gates * hidden, hidden) / hidden**0.5),
         torch.randn(gates * hidden) if bias else None,
         torch.randn(gates * hidden) if bias else None,
         scale(width),
@@ -71,16 +77,16 @@ def draw(seed: int, hidden: int):
         scale(hidden),
     )
     kind = rng.choice(["full", "mask", "packed"])
-    x = torch.randn(steps, batch, width)
+    x = laid(torch.randn(steps, batch, width))
     options = {"gate_activation": rng.choice(["sigmoid", "hard_sigmoid"]), "reverse": rng.random() < 0.5}
     if kind == "mask":
-        options["mask"] = torch.rand(steps, batch) < 0.7
+        options["mask"] = laid(torch.rand(steps, batch) < 0.7)
     if kind == "packed":
         lengths = sorted((rng.randint(1, steps) for _ in range(batch)), reverse=True)
         sizes = [sum(length > t for length in lengths) for t in range(lengths[0])]
         x = torch.randn(sum(sizes), width)
         options["batch_sizes"] = torch.tensor(sizes)
-    state = tuple(torch.randn(batch, hidden) for _ in range(cell.n_states))
+    state = tuple(laid(torch.randn(batch, hidden)) for _ in range(cell.n_states))
     return cell, x, state, weights, options
 
 
@@ -239,10 +245,11 @@ def test_it_runs_in_a_cuda_graph(hidden, monkeypatch):
 
 @pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
 @pytest.mark.parametrize("layer", [gw.nn.LSTM, gw.nn.GRU])
-def test_whole_layers_on_both_devices(layer, monkeypatch):
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_whole_layers_on_both_devices(layer, batch_first, monkeypatch):
     """Two bidirectional layers with hard gates and a mask: nothing cuDNN knows, so the kernels run."""
     set_precision(monkeypatch, "ieee")
-    here = layer(6, 9, 2, bidirectional=True, gate_activation="hard_sigmoid")
+    here = layer(6, 9, 2, bidirectional=True, gate_activation="hard_sigmoid", batch_first=batch_first)
     there = copy.deepcopy(here).cuda()
     x, mask = torch.randn(7, 3, 6), torch.rand(7, 3) < 0.7
     expected, _ = here(x, mask=mask)
