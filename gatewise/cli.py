@@ -199,7 +199,8 @@ def reproduce(
         return
     for r in found:
         typer.echo(f"{r.name}\n  ours   {rows.line(r.ours)}\n  paper  {rows.line(r.paper)}")
-        for label, text in (("log", rows.line(r.log)), ("note", r.note)):
+        spread = f"{rows.line(r.spread)} over {r.seeds} seeds" if r.spread else ""
+        for label, text in (("+-", spread), ("log", rows.line(r.log)), ("note", r.note)):
             if text not in ("", "-"):
                 typer.echo(f"  {label:6s} {text}")
 

@@ -36,7 +36,13 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, `+` if files differ from it; outside of a git tree GATEWISE_COMMIT, or None."""
+    """The commit of the source tree, `+` if files differ from it; None outside of a git tree.
+
+    GATEWISE_COMMIT says it for a copy of the tree without its history, as one sends it to a GPU.
+    """
+    told = os.environ.get("GATEWISE_COMMIT")
+    if told:
+        return told
     folder = Path(gatewise.__file__).parent
     try:
         found, changed = (
@@ -44,9 +50,9 @@ def commit() -> str | None:
             for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
         )
     except (OSError, subprocess.TimeoutExpired):
-        return os.environ.get("GATEWISE_COMMIT")
-    if found.returncode:  # a copy of the tree without its history, as one sends it to a GPU
-        return os.environ.get("GATEWISE_COMMIT")
+        return None
+    if found.returncode:
+        return None
     return found.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 

@@ -1,9 +1,14 @@
-"""The paper's tables beside our runs: one line per recipe, from the result.json files of finished runs."""
+"""The paper's tables beside our runs: one line per recipe, from the result.json files of finished runs.
+
+results/ROW/result.json            the run of seed 0
+results/ROW/seeds/1/result.json    the same recipe from another seed; where there are some, ours is their mean
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +16,21 @@ from typing import Any
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.checkpoints import RunError
 
+RESULT = "result.json"
 QUALITY = ("valid_ppl", "test_ppl", "valid_bpc", "test_bpc", "valid_accuracy", "test_accuracy")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: what the paper prints, what the authors' log says, and what a run of ours gave."""
+    """One row of a table: what the paper prints, what the authors' log says, and what runs of ours gave."""
 
     name: str
     paper: Mapping[str, Any]
     log: Mapping[str, Any]
-    ours: Mapping[str, Any] | None  # None: not run yet
-    seconds: float | None = None
+    ours: Mapping[str, Any] | None  # the mean over seeds; None: not run yet
+    spread: Mapping[str, Any] | None = None  # the standard deviation over seeds, where there are several
+    seeds: int = 0
+    seconds: float | None = None  # of seed 0
     note: str = ""
 
 
@@ -32,26 +40,55 @@ def table(results: Path) -> list[Row]:
         raise RunError(
             f"{results}: no such folder of results. Name one, or train a row: gatewise reproduce --run NAME."
         )
-    return [row(name, results / name / "result.json") for name in recipes.names()]
+    return [row(name, results / name) for name in recipes.names()]
 
 
-def row(name: str, file: Path) -> Row:
+def row(name: str, folder: Path) -> Row:
     expect = dict(recipes.load(name).expect)
     log = expect.pop("log", {})
-    if not file.is_file():
+    files = [folder / RESULT, *sorted(folder.glob(f"seeds/*/{RESULT}"))]
+    if not files[0].is_file():
         return Row(name, expect, log, None)
+    runs = [numbers(file) for file in files]
+    spread = over_seeds(statistics.stdev, runs) if len(runs) > 1 else None
+    first = json.loads(files[0].read_text(encoding="utf-8"))
+    return Row(
+        name,
+        expect,
+        log,
+        over_seeds(statistics.mean, runs),
+        spread,
+        len(runs),
+        first["seconds"],
+        first["data"]["note"],
+    )
+
+
+def numbers(file: Path) -> dict[str, Any]:
+    """Quality, compression, neurons and live gates of one run."""
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
         counts = result["counts"]
-        ours = {key: value for key, value in result["quality"].items() if key in QUALITY}
-        ours |= {
+        return {
+            **{key: value for key, value in result["quality"].items() if key in QUALITY},
             "compression": counts["compression"],
             "neurons": list(counts["neurons"].values()),
             "live_gates": list(counts["gates"].values()),
         }
-        return Row(name, expect, log, ours, result["seconds"], result["data"]["note"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file}: is not the result of a run ({error!r}). Train the row again.") from error
+
+
+def over_seeds(
+    summary: Callable[[Sequence[float]], float], runs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """One number for each number of the runs; lists, one entry per layer, layer by layer."""
+    return {
+        key: [summary(layer) for layer in zip(*(run[key] for run in runs))]
+        if isinstance(runs[0][key], list)
+        else summary([run[key] for run in runs])
+        for key in runs[0]
+    }
 
 
 def line(numbers: Mapping[str, Any] | None) -> str:
@@ -63,15 +100,17 @@ def line(numbers: Mapping[str, Any] | None) -> str:
     if "compression" in numbers:
         ratio = numbers["compression"]
         parts.append(f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.0f}x")
-    parts += ["-".join(str(n) for n in numbers[key]) for key in ("neurons", "live_gates") if key in numbers]
+    parts += [
+        "-".join(f"{n:.0f}" for n in numbers[key]) for key in ("neurons", "live_gates") if key in numbers
+    ]
     return ", ".join(part for part in parts if part)
 
 
 def markdown(rows: list[Row]) -> str:
     """The table for README and docs; rows without a run are left out."""
-    lines = ["| row | ours | paper | authors' log | training |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| row | ours | over seeds, +- | paper | authors' log |", "| --- | --- | --- | --- | --- |"]
     for r in rows:
         if r.ours is not None:
-            time = "" if r.seconds is None else f"{r.seconds:.0f} s"
-            lines.append(f"| `{r.name}` | {line(r.ours)} | {line(r.paper)} | {line(r.log)} | {time} |")
+            spread = f"{line(r.spread)} ({r.seeds})" if r.seeds > 1 else "one seed"
+            lines.append(f"| `{r.name}` | {line(r.ours)} | {spread} | {line(r.paper)} | {line(r.log)} |")
     return "\n".join(lines)

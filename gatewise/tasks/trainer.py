@@ -355,7 +355,8 @@ class Run:
         check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
         quality[f"compact_test_{self.quality}"] = check()
         saved = save(compact.cpu(), self.options.out / MODEL)
-        write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
+        if self.sparsifier is not None:
+            write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
         p.seconds += time.perf_counter() - start
         result = {
             "name": self.recipe.name,

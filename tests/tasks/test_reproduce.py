@@ -37,7 +37,21 @@ def test_a_run_stands_beside_the_paper(tmp_path: Path) -> None:
     assert line(rows["imdb-bayes-wgn"].log) == "83.87, 18458x, 7, 8"
     text = markdown(list(rows.values()))
     assert text.count("\n") == 2
-    assert "| 62 s |" in text
+    assert "| one seed |" in text
+
+
+def test_seeds_give_a_mean_and_a_spread(tmp_path: Path) -> None:
+    """Two runs of 120.5 and 121.5: mean 121, standard deviation 0.71."""
+    name = "ptb-word-small-bayes-wgn"
+    other = {**RESULT, "quality": {"valid_ppl": 121.5, "test_ppl": 115.25}}
+    for folder, result in ((tmp_path / name, RESULT), (tmp_path / name / "seeds" / "1", other)):
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(result))
+    [row] = [row for row in table(tmp_path) if row.name == name]
+    assert row.seeds == 2
+    assert line(row.ours) == "121.00 - 115.25, 11.50x, 40-136, 153-368"
+    assert line(row.spread) == "0.71 - 0.00, 0.00x, 0-0, 0-0"
+    assert "0.71 - 0.00, 0.00x, 0-0, 0-0 (2)" in markdown([row])
 
 
 def test_a_broken_result_is_named(tmp_path: Path) -> None:
