@@ -7,14 +7,13 @@ the packed arrays, the structs that point to them, and one function that runs ev
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gatewise.export import ctext
+from gatewise.export.carrays import Arrays, literal
 from gatewise.runtime.engine import folds, pack
 from gatewise.runtime.narrow import (
     Affine,
@@ -36,75 +35,8 @@ from gatewise.runtime.packing import (
 
 CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # gw.c: what gw_layer_scratch() and gw_product_scratch() reckon with
 MATRIX_BYTES, LAYER_BYTES = 9 * 4, 45 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
-HEADER_BYTES, ALIGNMENT, MAGIC, VERSION = 64, 64, 0x57574731, 1  # of the weight file; "1GWW"
-C_TYPES = {
-    "float32": "float",
-    "int32": "int32_t",
-    "uint16": "uint16_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-}
-PER_LINE = {"float32": 8, "int32": 16, "uint16": 16, "int16": 16, "int8": 24}
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
 IN_PLACE = {*POINTWISE, "softmax", "log_softmax"}
-
-
-@dataclass
-class Arrays:
-    """Every constant array by its name."""
-
-    found: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    def add(self, name: str, array: NDArray[Any]) -> str:
-        self.found[name] = array.reshape(-1) if array.size else np.zeros(1, array.dtype)
-        return name
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.found.values())
-
-    def offsets(self) -> dict[str, int]:
-        """Where each array begins in the weight file."""
-        at, places = HEADER_BYTES, {}
-        for name, array in self.found.items():
-            places[name] = at
-            at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-        return places
-
-    def declarations(self) -> str:
-        return "".join(declaration(f"static const {{}} {name}", a) for name, a in self.found.items())
-
-    def macros(self) -> str:
-        return "".join(
-            f"#define {name} ((const {C_TYPES[self.found[name].dtype.name]} *)(const void *)(weights + {at}))\n"
-            for name, at in self.offsets().items()
-        )
-
-    def file(self) -> bytes:
-        """Header of four little-endian words (magic, version, bytes in all, CRC-32 of the rest), then the arrays."""
-        body = b"".join(
-            array.astype(array.dtype.newbyteorder("<"))
-            .tobytes()
-            .ljust(-(-array.nbytes // ALIGNMENT) * ALIGNMENT, b"\0")
-            for array in self.found.values()
-        )
-        words = np.array([MAGIC, VERSION, HEADER_BYTES + len(body), zlib.crc32(body)], "<u4")
-        return words.tobytes().ljust(HEADER_BYTES, b"\0") + body
-
-
-def declaration(head: str, array: NDArray[Any]) -> str:
-    """`head` with a type in its braces, as an initialised array."""
-    kind = array.dtype.name
-    numbers = [literal(v) for v in array.tolist()] if kind == "float32" else list(map(str, array.tolist()))
-    step = PER_LINE[kind]
-    lines = ("    " + ", ".join(numbers[k : k + step]) for k in range(0, len(numbers), step))
-    return f"{head.format(C_TYPES[kind])}[{len(array)}] = {{\n" + ",\n".join(lines) + "};\n\n"
-
-
-def literal(value: float) -> str:
-    """Nine digits name a float32 exactly."""
-    digits = f"{value:.9g}"
-    return digits + ("f" if "." in digits or "e" in digits else ".0f")
 
 
 @dataclass(frozen=True)
@@ -374,15 +306,15 @@ class Writer:
         mapped = table.rows.astype(np.int16 if narrow else np.int32)
         if np.array_equal(table.rows[kept], np.arange(len(kept))) and listed.nbytes < mapped.nbytes:
             self.arrays.add("kept_words", listed)
-            return SEARCH.format(count=len(kept))
+            return ctext.SEARCH.format(count=len(kept))
         self.arrays.add("word_rows", mapped)
-        return MAPPED
+        return ctext.MAPPED
 
     # Text.
 
     def source(self, title: str, words: str, file: bytes | None) -> str:
         by_word = self.narrow.chain.words
-        helpers = [HELPERS[key] for key in HELPERS if key in self.helpers]
+        helpers = [ctext.HELPERS[key] for key in ctext.HELPERS if key in self.helpers]
         include = "#include <math.h>\n" if "log_softmax" in self.helpers else ""
         parts = [
             f'/* {title} */\n\n#include "model.h"\n\n{include}#include <string.h>\n\n#include "gw.h"\n\n'
@@ -409,14 +341,14 @@ class Writer:
         )
         if file is not None:
             crc = int(np.frombuffer(file, "<u4", 4)[3])
-            parts.append(LOADER.replace("@CRC@", f"0x{crc:08x}u"))
+            parts.append(ctext.LOADER.replace("@CRC@", f"0x{crc:08x}u"))
         one_row = (
             f"row_of({'m->weights, ' if file is not None else ''}words[t + k])" if words else "words[t + k]"
         )
         parts.append(
-            RUN.replace("@TYPE@", "int32_t *words" if by_word else "float *x")
+            ctext.RUN.replace("@TYPE@", "int32_t *words" if by_word else "float *x")
             .replace("@LIMIT@", "steps < 1" if self.streams else "steps < 1 || steps > MODEL_BLOCK")
-            .replace("@CHECK@", CHECK_WORDS if by_word else "")
+            .replace("@CHECK@", ctext.CHECK_WORDS if by_word else "")
             .replace("@RESET@", "" if self.streams else "    model_reset(m);\n")
             .replace(
                 "@ROWS@",
@@ -429,8 +361,8 @@ class Writer:
             )
         )
         if self.streams:
-            parts.append(STEP_WORD if by_word else STEP)
-        return renamed("".join(parts), self.name)
+            parts.append(ctext.STEP_WORD if by_word else ctext.STEP)
+        return ctext.renamed("".join(parts), self.name)
 
     def header(self, title: str, file: bytes | None) -> str:
         narrow, by_word = self.narrow, self.narrow.chain.words
@@ -463,12 +395,12 @@ class Writer:
             "\nenum {\n    MODEL_OK = 0,\n    MODEL_BAD_WORD,  /* a word id outside 0..MODEL_WORDS-1 */\n"
             "    MODEL_BAD_STEPS, /* no steps, or more than fit */\n"
         )
-        text.append(LOAD_ERRORS if file is not None else "")
+        text.append(ctext.LOAD_ERRORS if file is not None else "")
         text.append(
             "};\n\n/* State and working memory of one instance; only the functions below touch it. */\n"
             "typedef struct {\n" + "".join(f"    {line}\n" for line in fields) + "} model_state;\n\n"
         )
-        text.append(LOAD_PROTOTYPE if file is not None else "")
+        text.append(ctext.LOAD_PROTOTYPE if file is not None else "")
         again = "begins" if self.streams else "begins, as every call of model_run() does,"
         text.append(
             f"/* A new sequence {again} from the zero state. */\nvoid model_reset(model_state *m);\n\n"
@@ -489,7 +421,7 @@ class Writer:
                 f"int model_step(model_state *m, {one}, float *y);\n"
             )
         text.append("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n")
-        return renamed("".join(text), self.name)
+        return ctext.renamed("".join(text), self.name)
 
 
 def is_last(link: Link) -> bool:
@@ -523,162 +455,3 @@ def layer_scratch(layer: PackedLayer, steps: int) -> int:
     padded = -(-layer.w_ih.rows // BLOCK) * BLOCK
     inputs = m * layer.w_ih.cols + product_scratch(layer.w_ih, m)
     return m * padded + layer.w_hn.rows + 2 * BLOCK + max(inputs, layer.w_hh.cols)
-
-
-def renamed(text: str, name: str) -> str:
-    """Text written for the name `model`, for another one."""
-    text = re.sub(r"\bMODEL_", f"{name.upper()}_", text)
-    return re.sub(r"\bmodel(?=_|\.[hc]\b|\.bin\b)", name, text)
-
-
-HELPERS = {
-    "run_layer": """\
-static void run_layer(const gw_layer *layer, int32_t steps, int32_t reverse, const float *x, ptrdiff_t width,
-                      const int32_t *rows, float *s, float *c, float *y, ptrdiff_t out_width, float *scratch) {
-    const gw_batch batch = {.steps = steps, .size = 1, .reverse = reverse};
-    const gw_const_steps in = {x, width, width};
-    const gw_words words = {rows, 1, 1};
-    const gw_steps out = {y, out_width, out_width};
-    gw_layer_run(layer, &batch, &in, rows ? &words : NULL, s, c, &out, scratch);
-}
-
-""",
-    "take_state": """\
-/* h = s * scale of n neurons. */
-static void take_state(int32_t n, const float *s, const float *scale, float *y) {
-    for (int32_t j = 0; j < n; j++) y[j] = scale ? s[j] * scale[j] : s[j];
-}
-
-""",
-    "pick": """\
-/* The n channels that are read, of every vector. */
-static void pick(int32_t steps, int32_t n, const int32_t *which, const float *x, int32_t width, float *y) {
-    for (int32_t t = 0; t < steps; t++)
-        for (int32_t j = 0; j < n; j++) y[t * n + j] = x[t * width + which[j]];
-}
-
-""",
-    "relu": """\
-static void relu(size_t n, const float *x, float *y) {
-    for (size_t j = 0; j < n; j++) y[j] = x[j] < 0 ? 0 : x[j];
-}
-
-""",
-    "log_softmax": """\
-static void log_softmax(int32_t steps, int32_t n, float *y) {
-    for (; steps > 0; steps--, y += n) {
-        float top = y[0], sum = 0;
-        for (int32_t j = 1; j < n; j++) top = y[j] > top ? y[j] : top;
-        for (int32_t j = 0; j < n; j++) sum += expf(y[j] - top);
-        top += logf(sum);
-        for (int32_t j = 0; j < n; j++) y[j] -= top;
-    }
-}
-
-""",
-    "widen": """\
-/* n channels go to their places among all; the others are `rest`. */
-static void widen(int32_t steps, int32_t n, const int32_t *places, const float *x, int32_t width, float rest,
-                  float *y) {
-    for (int32_t t = 0; t < steps; t++) {
-        for (int32_t j = 0; j < width; j++) y[t * width + j] = rest;
-        for (int32_t j = 0; j < n; j++) y[t * width + places[j]] = x[t * n + j];
-    }
-}
-
-""",
-}
-
-MAPPED = """\
-/* The row of a word; -1: it was removed. */
-static int32_t row_of(int32_t word) { return word_rows[word]; }
-
-"""
-
-SEARCH = """\
-/* The row of a word; -1: it was removed. */
-static int32_t row_of(int32_t word) {{
-    int32_t low = 0, high = {count};
-    while (low < high) {{
-        const int32_t middle = low + (high - low) / 2;
-        if ((int32_t)kept_words[middle] < word)
-            low = middle + 1;
-        else
-            high = middle;
-    }}
-    return low < {count} && (int32_t)kept_words[low] == word ? low : -1;
-}}
-
-"""
-
-RUN = """\
-void model_reset(model_state *m) { memset(m->state, 0, sizeof m->state); }
-
-int model_run(model_state *m, int32_t steps, const @TYPE@, float *y) {
-    if (@LIMIT@) return MODEL_BAD_STEPS;
-@CHECK@@RESET@    for (int32_t t = 0; t < steps; t += MODEL_BLOCK) {
-        const int32_t n = steps - t < MODEL_BLOCK ? steps - t : MODEL_BLOCK;
-@ROWS@        compute(m, n, @X@@Y@);
-    }
-    return MODEL_OK;
-}
-"""
-
-CHECK_WORDS = """\
-    for (int32_t t = 0; t < steps; t++)
-        if (words[t] < 0 || words[t] >= MODEL_WORDS) return MODEL_BAD_WORD;
-"""
-
-STEP = "\nint model_step(model_state *m, const float *x, float *y) { return model_run(m, 1, x, y); }\n"
-STEP_WORD = "\nint model_step(model_state *m, int32_t word, float *y) { return model_run(m, 1, &word, y); }\n"
-
-LOAD_ERRORS = """\
-    MODEL_BAD_ALIGNMENT, /* the weights do not begin at a multiple of 4 bytes */
-    MODEL_BAD_MAGIC,     /* not a weight file, or of the other byte order */
-    MODEL_BAD_VERSION,   /* of another format */
-    MODEL_BAD_SIZE,      /* not MODEL_WEIGHT_BYTES long: cut off, or of another model */
-    MODEL_OTHER_MODEL,   /* whole, but not the weights of this model */
-    MODEL_CORRUPT        /* its bytes do not match its checksum */
-"""
-
-LOAD_PROTOTYPE = """\
-/* Takes the contents of the weight file, which must stay where they are, and begins a new sequence.
- * A further instance may be a copy: b = a; model_reset(&b). Returns MODEL_OK or what is wrong with the file. */
-int model_load(model_state *m, const void *weights, size_t size);
-
-"""
-
-LOADER = (
-    """\
-/* CRC-32 (IEEE 802.3), four bits at a time. */
-static uint32_t crc32(const unsigned char *p, size_t n) {
-    static const uint32_t table[16] = {
-        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
-        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
-    uint32_t crc = 0xffffffffu;
-    for (; n > 0; n--, p++) {
-        crc = table[(crc ^ *p) & 15] ^ crc >> 4;
-        crc = table[(crc ^ (uint32_t)*p >> 4) & 15] ^ crc >> 4;
-    }
-    return ~crc;
-}
-
-int model_load(model_state *m, const void *weights, size_t size) {
-    uint32_t head[4]; /* magic, version, bytes, checksum */
-    if ((uintptr_t)weights % 4) return MODEL_BAD_ALIGNMENT;
-    if (size < sizeof head) return MODEL_BAD_SIZE;
-    memcpy(head, weights, sizeof head);
-    if (head[0] != @MAGIC@) return MODEL_BAD_MAGIC;
-    if (head[1] != @VERSION@) return MODEL_BAD_VERSION;
-    if (head[2] != MODEL_WEIGHT_BYTES || size != MODEL_WEIGHT_BYTES) return MODEL_BAD_SIZE;
-    if (head[3] != @CRC@) return MODEL_OTHER_MODEL;
-    if (crc32((const unsigned char *)weights + @HEADER@, size - @HEADER@) != head[3]) return MODEL_CORRUPT;
-    m->weights = weights;
-    model_reset(m);
-    return MODEL_OK;
-}
-
-""".replace("@MAGIC@", f"0x{MAGIC:08x}u")
-    .replace("@VERSION@", f"{VERSION}u")
-    .replace("@HEADER@", str(HEADER_BYTES))
-)

@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatewise.compact import compress
-from gatewise.export.cmodel import CModel, Writer, check_finite, declaration, renamed, should_fold
+from gatewise.export.carrays import declaration
+from gatewise.export.cmodel import CModel, Writer, check_finite, should_fold
+from gatewise.export.ctext import renamed
 from gatewise.export.reference import answer, rounded
 from gatewise.readers.channels import leaves
 from gatewise.runtime.narrow import NarrowChain, Table, narrow_chain
