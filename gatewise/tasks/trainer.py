@@ -18,6 +18,7 @@ import copy
 import json
 import shutil
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ CHECKPOINT, METRICS, RESULT, RECIPE, MODEL, GATES = (
     "model",
     "gates.json",
 )
+
+SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
 
 
 @dataclass(frozen=True)
@@ -354,6 +357,7 @@ class Run:
         compact = compress(copy.deepcopy(self.model).eval())
         check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
         quality[f"compact_test_{self.quality}"] = check()
+        self.compare(quality[f"test_{self.quality}"], quality[f"compact_test_{self.quality}"])
         saved = save(compact.cpu(), self.options.out / MODEL)
         if self.sparsifier is not None:
             write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
@@ -381,6 +385,15 @@ class Run:
         }
         write_json(self.options.out / RESULT, result)
         return result
+
+    def compare(self, trained: float, compact: float) -> None:
+        """The compact network is the trained one, so their qualities differ by rounding, or something is wrong."""
+        if abs(trained - compact) > SAME * abs(trained):
+            warnings.warn(
+                f"{self.recipe.name}: test {self.quality} is {trained:.4g} before compress() and {compact:.4g} after "
+                "it; they should agree to rounding. The run is saved; please report this.",
+                stacklevel=2,
+            )
 
     def to_board(self, line: dict[str, Any]) -> None:
         if self.board is None:

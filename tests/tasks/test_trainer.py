@@ -73,6 +73,27 @@ def test_every_task_runs_with_every_method(task: str, method: str, folder: Path,
     again, report = evaluate_saved(tmp_path, data_dir=folder)
     assert again[test] == pytest.approx(result["quality"][test], rel=1e-5)
     assert report.fixed_point.neurons == result["counts"]["fixed_point"]["neurons"]
+    assert (tmp_path / "gates.json").exists() == (method != "none")
+    if method != "none":
+        gates = json.loads((tmp_path / "gates.json").read_text())
+        assert {name: len(layer["neurons"]) for name, layer in gates.items()} == result["counts"]["neurons"]
+        live = {name: sum(map(sum, layer["live"])) for name, layer in gates.items()}
+        assert live == result["counts"]["gates"]
+
+
+def test_a_compact_model_of_another_quality_is_told(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Whatever goes wrong between training and the compact model must not pass in silence."""
+
+    def compress(model: torch.nn.Module) -> torch.nn.Module:
+        small = gw.compress(model)
+        with torch.no_grad():
+            small.fc.bias.add_(torch.arange(len(small.fc.bias)).to(small.fc.bias))
+        return small
+
+    monkeypatch.setattr("gatewise.tasks.trainer.compress", compress)
+    with pytest.warns(UserWarning, match=r"before compress\(\) and .* after"):
+        train(tiny("word-ptb", folder), options(tmp_path, folder))
+    assert (tmp_path / "result.json").exists()
 
 
 def test_what_is_special_about_the_data_is_told(folder: Path, tmp_path: Path) -> None:
