@@ -181,6 +181,7 @@ def evaluate(
 def reproduce(
     results: Annotated[Path, typer.Option(help="Folder with one finished run per row.")] = Path("results"),
     row: Annotated[str | None, typer.Option("--run", help="Train this row into the folder first.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of --run; others than 0 go to ROW/seeds/SEED.")] = 0,
     data_dir: DataDir = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
@@ -192,7 +193,8 @@ def reproduce(
     from gatewise.tasks.trainer import train as run
 
     if row is not None:
-        run(recipes.load(row), Options(results / row, data_dir, device, resume=True))
+        out = results / row / "seeds" / str(seed) if seed else results / row
+        run(recipes.load(row, [f"train.seed={seed}"]), Options(out, data_dir, device, resume=True))
     found = rows.table(results)
     if markdown:
         typer.echo(rows.markdown(found))
