@@ -110,13 +110,24 @@ static void any_tile(int m, int nv, const tile_args *a) {
     switch (m * 8 + nv) { TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) }
 }
 
+/* A walk over the panels from .. to - 1 of a matrix, the last one first if backwards. */
+typedef struct {
+    int32_t from, to;
+    int backwards;
+} panel_range;
+
+/* Only a dense matrix of floats is walked in parts. */
+static int32_t n_panels(const gw_matrix *w) {
+    return w->start || w->codes ? 1 : (w->rows + GW_PANEL - 1) / GW_PANEL;
+}
+
 /* Panel by panel, so that its weights are still near when the next vectors of x come. */
 static void dense_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
-                          ptrdiff_t ldy, int backwards) {
+                          ptrdiff_t ldy, panel_range part) {
     const int most = m == 1 ? ONE_VECTORS : TILE_VECTORS;
-    const int32_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS, panels = (w->rows + GW_PANEL - 1) / GW_PANEL;
-    for (int32_t p = 0; p < panels; p++) {
-        const int32_t top = (backwards ? panels - 1 - p : p) * GW_PANEL;
+    const int32_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS;
+    for (int32_t p = part.from; p < part.to; p++) {
+        const int32_t top = (part.backwards ? part.from + part.to - 1 - p : p) * GW_PANEL;
         const int32_t width = w->rows - top < GW_PANEL ? w->rows - top : GW_PANEL;
         const float *panel = w->values + (ptrdiff_t)top * w->cols;
         const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
@@ -237,13 +248,14 @@ static void int8_sparse(const gw_matrix *w, const float *bias, const float *x, f
 }
 
 static void product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
-                    ptrdiff_t ldy, float *scratch, int backwards) {
+                    ptrdiff_t ldy, float *scratch, panel_range part) {
+    if (part.from >= part.to) return;
     if (w->codes) {
         for (int32_t r = 0; r < m; r++) (w->start ? int8_sparse : int8_dense)(w, bias, x + r * ldx, y + r * ldy);
         return;
     }
     if (!w->start) {
-        dense_product(w, bias, m, x, ldx, y, ldy, backwards);
+        dense_product(w, bias, m, x, ldx, y, ldy, part);
         return;
     }
     if (bias)
@@ -253,7 +265,8 @@ static void product(const gw_matrix *w, const float *bias, int32_t m, const floa
 
 void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                 ptrdiff_t ldy, float *scratch) {
-    product(w, bias, m, x, ldx, y, ldy, scratch, 0);
+    const panel_range all = {0, n_panels(w), 0};
+    product(w, bias, m, x, ldx, y, ldy, scratch, all);
 }
 
 size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
@@ -368,12 +381,19 @@ GW_INLINE void pick(const int32_t *which, int32_t n, const float *from, float *t
         for (int32_t j = 0; j < n; j++) to[j] = from[which[j]];
 }
 
+enum { WHOLE, AHEAD, LATE }; /* of a step's recurrent products: all, the first half of the walk, the second */
+
 /* pre (n, R padded) += recurrent products of the n running sequences; rec (n, R_n): those of the GRU's candidate.
  * Weights larger than a cache are walked to and fro, so that a step begins with what the last one left there. */
-static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t step, int32_t n, const float *s,
+static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t step, int half, const float *s,
                                float *pre, float *rec, float *scratch) {
-    const int backwards = (step + batch->phase) % 2;
-    const int32_t n_rec = layer->w_hh.cols;
+    const int32_t n = running(batch, step), n_rec = layer->w_hh.cols;
+    const int32_t joint = n_panels(&layer->w_hh), all = joint + n_panels(&layer->w_hn);
+    const int backwards = (step + batch->phase) % 2, upper = (half == AHEAD) == backwards;
+    const int32_t middle = (all + backwards) / 2; /* ahead comes the smaller half */
+    const int32_t from = half != WHOLE && upper ? middle : 0, to = half != WHOLE && !upper ? middle : all;
+    const panel_range rows = {from, to < joint ? to : joint, backwards};
+    const panel_range candidate = {from > joint ? from - joint : 0, to - joint, backwards};
     ptrdiff_t lds = GW_PADDED(layer->n_units);
     float *picked = scratch;
     if (layer->reads || batch->order) {
@@ -382,11 +402,9 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
         lds = n_rec;
         scratch += (ptrdiff_t)n * n_rec;
     }
-    if (backwards && layer->cell == GW_GRU)
-        product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, backwards);
-    product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, backwards);
-    if (!backwards && layer->cell == GW_GRU)
-        product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, backwards);
+    if (!backwards) product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, rows);
+    product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, candidate);
+    if (backwards) product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, rows);
 }
 
 /* Input projections of steps first .. end-1, (running sequences of each step, R padded), one after the other. */
