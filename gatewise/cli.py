@@ -162,12 +162,13 @@ def evaluate(
     changes: Changes = None,
     data_dir: DataDir = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    int8: Annotated[bool, typer.Option("--int8", help="With the weights of the int8 C export.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
 ) -> None:
     """Compute quality and counts of a saved compact model again, from the data."""
     from gatewise.tasks.saved import evaluate_saved
 
-    quality, report = evaluate_saved(model, task, changes, data_dir, device)
+    quality, report = evaluate_saved(model, task, changes, data_dir, device, int8)
     if as_json:
         typer.echo(json.dumps(quality | {"counts": report.to_dict()}))
         return

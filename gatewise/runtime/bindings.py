@@ -53,7 +53,7 @@ class _Kernels(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("isa", ctypes.c_char_p),
-        *((name, ctypes.c_void_p) for name in ("product", "product_scratch", "layer_run")),
+        *((name, ctypes.c_void_p) for name in ("product", "product_scratch", "layer_ahead", "layer_run")),
         ("layer_scratch", ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
         ("softmax", ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)),
         ("map", ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)),

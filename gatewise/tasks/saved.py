@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from gatewise.export import load
+from gatewise.export.reference import as_read
 from gatewise.report import Report, measure
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.evaluation import Evaluator
@@ -29,19 +33,34 @@ def recipe_of(model: Path, task: str | None, changes: list[str]) -> Recipe:
     )
 
 
+@torch.no_grad()
+def round_weights(model: nn.Module) -> None:
+    """w = scale_i round(w / scale_i), one scale for each row of every matrix; biases stay."""
+    for name, weight in model.named_parameters():
+        if "weight" in name and weight.dim() == 2 and weight.shape[1] > 1:
+            weight.copy_(torch.from_numpy(as_read(weight.numpy())))
+
+
 def evaluate_saved(
     path: Path,
     task: str | None = None,
     changes: list[str] | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
+    int8: bool = False,
 ) -> tuple[dict[str, Any], Report]:
-    """Qualities by split and data notes, and the counts. `path` is a model's folder or the run's folder above it."""
+    """Qualities by split and data notes, and the counts. `path` is a model's folder or the run's folder above it.
+
+    With `int8` the weights are those that to_c(weights="int8") writes, and float32 all else.
+    """
     if (path / MODEL).is_dir():
         path = path / MODEL
     recipe = recipe_of(path, task, changes or [])
     place = chosen_device(device)
-    model = load(path).to(place).eval()
+    model = load(path).eval()
+    if int8:
+        round_weights(model)
+    model = model.to(place)
     corpus = load_data(recipe, data_dir)
     objective = objective_of(recipe, corpus)
     feeds = make_feeds(recipe, corpus, place)

@@ -81,6 +81,15 @@ def test_every_task_runs_with_every_method(task: str, method: str, folder: Path,
         assert live == result["counts"]["gates"]
 
 
+def test_int8_weights_cost_little_and_change_no_count(folder: Path, tmp_path: Path) -> None:
+    """256 steps a row: the perplexity moves, and by less than a percent."""
+    result = train(tiny("word-ptb", folder, *METHODS["lasso"]), options(tmp_path, folder))
+    rounded, report = evaluate_saved(tmp_path, data_dir=folder, int8=True)
+    assert rounded["test_ppl"] != result["quality"]["compact_test_ppl"]
+    assert rounded["test_ppl"] == pytest.approx(result["quality"]["compact_test_ppl"], rel=1e-2)
+    assert report.neurons == result["counts"]["neurons"]
+
+
 def test_a_compact_model_of_another_quality_is_told(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Whatever goes wrong between training and the compact model must not pass in silence."""
 

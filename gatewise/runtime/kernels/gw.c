@@ -389,9 +389,8 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
                                float *pre, float *rec, float *scratch) {
     const int32_t n = running(batch, step), n_rec = layer->w_hh.cols;
     const int32_t joint = n_panels(&layer->w_hh), all = joint + n_panels(&layer->w_hn);
-    const int backwards = (step + batch->phase) % 2, upper = (half == AHEAD) == backwards;
-    const int32_t middle = (all + backwards) / 2; /* ahead comes the smaller half */
-    const int32_t from = half != WHOLE && upper ? middle : 0, to = half != WHOLE && !upper ? middle : all;
+    const int backwards = (step + batch->phase) & 1, upper = (half == AHEAD) == backwards;
+    const int32_t from = half != WHOLE && upper ? all / 2 : 0, to = half != WHOLE && !upper ? all / 2 : all;
     const panel_range rows = {from, to < joint ? to : joint, backwards};
     const panel_range candidate = {from > joint ? from - joint : 0, to - joint, backwards};
     ptrdiff_t lds = GW_PADDED(layer->n_units);
@@ -407,28 +406,30 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
     if (backwards) product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, rows);
 }
 
-/* Input projections of steps first .. end-1, (running sequences of each step, R padded), one after the other. */
-static void input_projections(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x,
-                              const gw_words *words, int32_t first, int32_t end, float *pre, float *scratch) {
+/* pre (n, R padded) = what every step starts from: the bias, or the row of the table of its word. */
+static void start_rows(const gw_layer *layer, const gw_batch *batch, const gw_words *words, int32_t step, float *pre) {
+    const int32_t rows = layer->w_ih.rows;
+    for (int32_t b = 0, n = running(batch, step); b < n; b++, pre += GW_PADDED(rows)) {
+        int32_t word = -1;
+        if (words)
+            word = words->data[sequence_time(batch, b, step) * words->time + sequence_row(batch, b) * words->batch];
+        if (word >= 0 && layer->table_codes)
+            gw_embed_int8(layer->table_codes, layer->table_scale, rows, 1, &word, pre);
+        else
+            memcpy(pre, word < 0 ? layer->bias : layer->table + (ptrdiff_t)word * rows, sizeof(float) * (size_t)rows);
+    }
+}
+
+/* Input projections of steps first .. end-1, (running sequences of each step, R padded), one after the other. Without
+ * a bias they are added to what is there. */
+static void input_projections(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const float *bias,
+                              int32_t first, int32_t end, float *pre, float *scratch) {
     const gw_matrix *w = &layer->w_ih;
     const ptrdiff_t ld = GW_PADDED(w->rows);
     int32_t m = 0;
-    if (words) {
-        for (int32_t step = first; step < end; step++)
-            for (int32_t b = 0, n = running(batch, step); b < n; b++, pre += ld) {
-                const int32_t word =
-                    words->data[sequence_time(batch, b, step) * words->time + sequence_row(batch, b) * words->batch];
-                if (word >= 0 && layer->table_codes)
-                    gw_embed_int8(layer->table_codes, layer->table_scale, w->rows, 1, &word, pre);
-                else
-                    memcpy(pre, word < 0 ? layer->bias : layer->table + (ptrdiff_t)word * w->rows,
-                           sizeof(float) * (size_t)w->rows);
-            }
-        return;
-    }
     if (!layer->inputs && !batch->order && !batch->lengths && !batch->reverse &&
         (batch->size == 1 || end - first == 1 || x->time == batch->size * x->batch)) {
-        gw_product(w, layer->bias, (end - first) * batch->size, x->data + first * x->time,
+        gw_product(w, bias, (end - first) * batch->size, x->data + first * x->time,
                    batch->size == 1 ? x->time : x->batch, pre, ld, scratch);
         return;
     }
@@ -437,7 +438,7 @@ static void input_projections(const gw_layer *layer, const gw_batch *batch, cons
             pick(layer->inputs, w->cols,
                  x->data + sequence_time(batch, b, step) * x->time + sequence_row(batch, b) * x->batch,
                  scratch + (ptrdiff_t)m * w->cols);
-    gw_product(w, layer->bias, m, scratch, w->cols, pre, ld, scratch + (ptrdiff_t)m * w->cols);
+    gw_product(w, bias, m, scratch, w->cols, pre, ld, scratch + (ptrdiff_t)m * w->cols);
 }
 
 static int32_t chunk_steps(int32_t steps, int32_t batch) {
@@ -457,27 +458,51 @@ size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch) {
            (input > recurrent ? input : recurrent);
 }
 
+/* The parts of the scratch; `rows` are those of a chunk. */
+typedef struct {
+    float *pre, *rec, *rest;
+} layer_scratch;
+
+static layer_scratch divide(const gw_layer *layer, int32_t rows, int32_t batch, float *scratch) {
+    layer_scratch parts = {.pre = scratch};
+    parts.rec = parts.pre + (ptrdiff_t)rows * GW_PADDED(layer->w_ih.rows) + GW_BLOCK;
+    parts.rest = parts.rec + (ptrdiff_t)batch * layer->w_hn.rows + GW_BLOCK;
+    return parts;
+}
+
+/* A single step: what it starts from, and the first half of its recurrent products. */
+static void begin(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
+                  float *scratch) {
+    const layer_scratch to = divide(layer, batch->size, batch->size, scratch);
+    start_rows(layer, batch, words, 0, to.pre);
+    recurrent_products(layer, batch, 0, AHEAD, s, to.pre, to.rec, to.rest);
+}
+
+void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const float *s, float *scratch) {
+    begin(layer, batch, NULL, s, scratch);
+}
+
 void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
                   float *s, float *c, const gw_steps *y, float *scratch) {
     const ptrdiff_t padded = GW_PADDED(layer->n_units), ld = GW_PADDED(layer->w_ih.rows);
     const int32_t chunk = chunk_steps(batch->steps, batch->size);
-    float *const pre = scratch;
-    float *const rec = pre + (ptrdiff_t)chunk * batch->size * ld + GW_BLOCK;
-    float *const rest = rec + (ptrdiff_t)batch->size * layer->w_hn.rows + GW_BLOCK;
+    const int single = batch->steps == 1;
+    const layer_scratch to = divide(layer, chunk * batch->size, batch->size, scratch);
+    if (single && !batch->ahead) begin(layer, batch, words, s, scratch);
     for (int32_t first = 0; first < batch->steps; first += chunk) {
         const int32_t end = batch->steps - first < chunk ? batch->steps : first + chunk;
-        input_projections(layer, batch, x, words, first, end, pre, rest);
-        float *now = pre;
+        float *now = to.pre;
+        if (!words) input_projections(layer, batch, x, single ? NULL : layer->bias, first, end, now, to.rest);
         for (int32_t step = first; step < end; step++) {
-            const int32_t n = running(batch, step);
-            recurrent_products(layer, batch, step, n, s, now, rec, rest);
-            for (int32_t b = 0; b < n; b++, now += ld) {
+            if (words && !single) start_rows(layer, batch, words, step, now);
+            recurrent_products(layer, batch, step, single ? LATE : WHOLE, s, now, to.rec, to.rest);
+            for (int32_t b = 0, n = running(batch, step); b < n; b++, now += ld) {
                 const ptrdiff_t at = sequence_row(batch, b);
                 float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;
                 if (layer->cell == GW_LSTM)
                     lstm_gates(layer, now, s + at * padded, c + at * padded, h);
                 else
-                    gru_gates(layer, now, rec + b * (ptrdiff_t)layer->w_hn.rows, s + at * padded, h);
+                    gru_gates(layer, now, to.rec + b * (ptrdiff_t)layer->w_hn.rows, s + at * padded, h);
             }
         }
     }
@@ -534,6 +559,7 @@ const gw_kernels GW_NAME(gw_kernels) = {
     .isa = GW_QUOTE(GW_ISA),
     .product = gw_product,
     .product_scratch = gw_product_scratch,
+    .layer_ahead = gw_layer_ahead,
     .layer_run = gw_layer_run,
     .layer_scratch = gw_layer_scratch,
     .softmax = gw_softmax,

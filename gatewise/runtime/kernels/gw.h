@@ -21,6 +21,7 @@
 #define GW_NAME(name) GW_EXPAND(name, GW_ISA)
 #define gw_product GW_NAME(gw_product)
 #define gw_product_scratch GW_NAME(gw_product_scratch)
+#define gw_layer_ahead GW_NAME(gw_layer_ahead)
 #define gw_layer_run GW_NAME(gw_layer_run)
 #define gw_layer_scratch GW_NAME(gw_layer_scratch)
 #define gw_softmax GW_NAME(gw_softmax)
@@ -93,6 +94,7 @@ typedef struct {
     int32_t phase;          /* steps done before, or anything: odd and even steps walk the weights in opposite ways */
     const int32_t *lengths; /* (B) in 0..T, never rising, or NULL: all T */
     const int32_t *order;   /* (B) row b here is row order[b] of input, output and state, or NULL: row b */
+    int32_t ahead;          /* nonzero: gw_layer_ahead() was called for this step, with the same scratch */
 } gw_batch;
 
 /* Vectors of step t and sequence b begin at data + t * time + b * batch. */
@@ -126,6 +128,11 @@ size_t gw_product_scratch(const gw_matrix *w, int32_t m);
 void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
                   float *s, float *c, const gw_steps *y, float *scratch);
 size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch);
+
+/* Half of the recurrent products of a single step (T = 1) of a layer that reads vectors, before its input is there.
+ * Called first of all for the last layer of a network, it finds those weights in the cache, where the step before
+ * left them. gw_layer_run() does the same first, unless batch->ahead says that it is done. */
+void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const float *s, float *scratch);
 
 /* Rows of word ids through remap (n_words), NULL: unchanged; -1 marks a removed word.
  * Returns the position of the first id outside 0..n_words-1, or n if there is none. */

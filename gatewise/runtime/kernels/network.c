@@ -35,8 +35,13 @@ size_t gw_network_state(const gw_network *net, int32_t size) {
     return total;
 }
 
-/* Scratch of one part: two (T, n, width) buffers that levels write in turn, then `order` and `sorted` (n each),
- * then what one kernel at a time needs. */
+/* The layer that begins its step before the others do, or NULL: see gw_layer_ahead(). */
+static const gw_layer *layer_ahead(const gw_network *net, int32_t steps) {
+    return steps == 1 && net->n_levels > 1 && net->n_directions == 1 ? &net->layers[net->n_levels - 1] : NULL;
+}
+
+/* Scratch of one part: two (T, n, width) buffers that levels write in turn, then `order` and `sorted` (n each), then
+ * what the layer that runs ahead needs, and what one kernel at a time needs. */
 static size_t hidden_floats(const gw_network *net, int32_t steps, int32_t n) {
     size_t width = 0;
     for (int32_t level = 0; level < net->n_levels; level++) width = larger(width, (size_t)level_width(net, level));
@@ -44,10 +49,11 @@ static size_t hidden_floats(const gw_network *net, int32_t steps, int32_t n) {
 }
 
 static size_t part_scratch(const gw_network *net, int32_t steps, int32_t n) {
+    const gw_layer *ahead = layer_ahead(net, steps);
     size_t kernel = net->has_head ? net->kernels->product_scratch(&net->head, steps * n) : 0;
     for (int32_t i = 0; i < net->n_levels * net->n_directions; i++)
         kernel = larger(kernel, net->kernels->layer_scratch(&net->layers[i], steps, n));
-    return 2 * hidden_floats(net, steps, n) + 2 * (size_t)n + kernel;
+    return 2 * hidden_floats(net, steps, n) + 2 * (size_t)n + kernel + (ahead ? net->kernels->layer_scratch(ahead, steps, n) : 0);
 }
 
 static size_t shared_scratch(const gw_network *net, const gw_call *call) {
@@ -126,7 +132,9 @@ static void run_part(void *context, int part) {
     const size_t hidden = hidden_floats(net, call->steps, largest_part(call));
     float *const buffers = work->scratch + (size_t)part * part_scratch(net, call->steps, largest_part(call));
     int32_t *const order = (int32_t *)(buffers + 2 * hidden), *const sorted = order + n;
-    float *const scratch = (float *)(sorted + n);
+    const gw_layer *const ahead = layer_ahead(net, call->steps);
+    float *const begun = (float *)(sorted + n);
+    float *const scratch = begun + (ahead ? net->kernels->layer_scratch(ahead, 1, n) : 0);
     const gw_steps y = {call->y.data + begin * call->y.batch, call->y.time, call->y.batch};
     const float *last_state[2] = {NULL, NULL};
     gw_batch batch = {.steps = call->steps, .size = n, .phase = call->phase};
@@ -143,6 +151,10 @@ static void run_part(void *context, int part) {
         words.data += begin * words.batch;
     else
         x.data += begin * x.batch;
+    if (ahead) {
+        const size_t below = gw_network_state(net, call->size) - layer_state(ahead, call->size);
+        net->kernels->layer_ahead(ahead, &batch, state + below + begin * GW_PADDED(ahead->n_units), begun);
+    }
     for (int32_t level = 0; level < net->n_levels; level++) {
         const int top = level == net->n_levels - 1;
         const ptrdiff_t width = level_width(net, level);
@@ -158,7 +170,9 @@ static void run_part(void *context, int part) {
             gw_steps to = out;
             if (d && to.data) to.data += net->layers[level * net->n_directions].n_units;
             batch.reverse = d;
-            net->kernels->layer_run(layer, &batch, &x, level == 0 && words.data ? &words : NULL, s, c, &to, scratch);
+            batch.ahead = layer == ahead;
+            net->kernels->layer_run(layer, &batch, &x, level == 0 && words.data ? &words : NULL, s, c, &to,
+                                    layer == ahead ? begun : scratch);
             state += layer_state(layer, call->size);
             if (top) last_state[d] = s;
         }
