@@ -1,13 +1,13 @@
 /* How near the kernels come to what the machine can do, on the structures of the paper's W+G+N rows.
  *
  *     cc -std=c99 -O3 -march=native -ffp-contract=fast -I gatewise/runtime/kernels benchmarks/kernels.c \
- *        gatewise/runtime/kernels/gw.c -o kernels && ./kernels
+ *        gatewise/runtime/kernels/gw.c gatewise/runtime/kernels/words.c -o kernels && ./kernels
  *
  * One thread. First the roofline: multiply-adds per second from registers, bytes per second read from each cache.
  * Then the recurrent part alone, random weights with exactly the paper's counts: one step of one sequence, a sequence,
  * and twenty sequences at once. "of peak" is against the multiply-adds; "weights" is how fast a step reads its weights,
- * to be held against the bandwidth of the cache that fits them. Each number is the lowest
- * tenth of blocks of calls, since others may share the machine.
+ * to be held against the bandwidth of the cache that fits them. Each number is the lowest tenth of blocks of
+ * calls, since others may share the machine.
  */
 #define _POSIX_C_SOURCE 199309L
 
@@ -176,7 +176,7 @@ typedef struct {
     int n_layers;
     gw_layer layer[MAX_LAYERS];
     gw_batch batch;
-    float *s[MAX_LAYERS], *c[MAX_LAYERS], *x, *y[MAX_LAYERS], *scratch;
+    float *s[MAX_LAYERS], *c[MAX_LAYERS], *x, *y[MAX_LAYERS], *scratch[2]; /* of the last layer, of the others */
     int32_t *words;
     counts size[MAX_LAYERS];
 } network;
@@ -184,14 +184,17 @@ typedef struct {
 static void run_network(void *context) {
     network *net = context;
     const int32_t b = net->batch.size;
+    const int last = net->n_layers - 1, ahead = net->batch.steps == 1 && last > 0;
     net->batch.phase ^= 1;
     gw_const_steps x = {net->x, (ptrdiff_t)b * net->size[0].n_in, net->size[0].n_in};
-    for (int i = 0; i < net->n_layers; i++) {
+    if (ahead) gw_layer_ahead(&net->layer[last], &net->batch, net->s[last], net->scratch[0]);
+    for (int i = 0; i <= last; i++) {
         const int32_t k = net->size[i].n_units;
         const gw_words words = {net->words, b, 1};
         const gw_steps y = {net->y[i], (ptrdiff_t)b * k, k};
+        net->batch.ahead = ahead && i == last;
         gw_layer_run(&net->layer[i], &net->batch, &x, net->layer[i].table ? &words : NULL, net->s[i], net->c[i], &y,
-                     net->scratch);
+                     net->scratch[i < last]);
         x = (gw_const_steps){y.data, y.time, y.batch};
     }
 }
@@ -216,7 +219,7 @@ static void measure(const structure *what, int32_t steps, int32_t size, const ch
     net.x = random_floats(items * (size_t)what->layer[0].n_in, 1);
     net.words = room(sizeof(int32_t) * items);
     for (size_t i = 0; i < items; i++) net.words[i] = rand() % TABLE_WORDS;
-    net.scratch = random_floats(scratch, 1);
+    for (int i = 0; i < 2; i++) net.scratch[i] = random_floats(scratch, 1);
     const double t = timed(run_network, &net), flops = 2 * products * (double)items / t;
     printf("%-20s %-14s %9.2f us %8.3f us/step %7.1f GFLOP/s %3.0f %% of peak", what->name, how, t * 1e6,
            t * 1e6 / (double)items, flops * 1e-9, 100 * flops / peak);
