@@ -1,0 +1,67 @@
+"""The finished runs in a folder of results, seed by seed: what claims.py, curves.py and check_results.py read.
+
+results/ROW/            seed 0: result.json, metrics.jsonl, recipe.toml; gates.json and model/ where they were kept
+results/ROW/seeds/K/    the same recipe from another seed
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gatewise.tasks.checkpoints import Metrics
+from gatewise.tasks.trainer import GATES, METRICS, RESULT
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One seed of one row."""
+
+    row: str
+    folder: Path
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+
+    @cached_property
+    def gates(self) -> dict[str, Any]:
+        """The gate map of every recurrent layer, as LayerMap.to_dict() writes it."""
+        return json.loads((self.folder / GATES).read_text(encoding="utf-8"))
+
+    @property
+    def last_layer(self) -> dict[str, Any]:
+        return list(self.gates.values())[-1]
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(Metrics(self.folder / METRICS).lines())
+
+    @property
+    def seed(self) -> int:
+        return self.result["seed"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}, seed {self.seed}"
+
+    def has(self, what: str) -> bool:
+        """Whether a file or folder of the run was kept: GATES, MODEL."""
+        return (self.folder / what).exists()
+
+
+def stored_runs(results: Path, row: str, what: str = RESULT) -> list[StoredRun]:
+    """The seeds of a row that have `what`; none where the row has not been run."""
+    folders = [results / row, *sorted((results / row).glob("seeds/*"))]
+    return [
+        run for run in (StoredRun(row, folder) for folder in folders) if run.has(RESULT) and run.has(what)
+    ]
+
+
+def stored_rows(results: Path) -> list[str]:
+    return [folder.name for folder in sorted(results.iterdir()) if stored_runs(results, folder.name)]
