@@ -5,8 +5,8 @@ and weights that are not zero, layer by layer. They are those at the fixed point
 weights of constant gates are gone from it, so what counts them is left out. gates.json must list as many live gates
 as the result counts. One line per network, and exit status 1 if any disagrees. A word model takes half a minute.
 
-    python benchmarks/check_results.py
-    python benchmarks/check_results.py ptb-word-small-bayes-wgn --json benchmarks/results/check_results.json
+    python reproduction/check_results.py
+    python reproduction/check_results.py ptb-word-small-bayes-wgn --json reproduction/check_results.json
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ run says so. Numbers of several seeds stand side by side, in the order of the se
     overlap    of two layers: sum over patterns of live gates of the smaller of their two shares; 1 if they are equal
     by chance  the same if in one of the two every kind of gate were live as often, but independently of the others
 
-    python benchmarks/claims.py --json benchmarks/results/claims.json
-    python benchmarks/claims.py --markdown
+    python reproduction/claims.py --json reproduction/claims.json
+    python reproduction/claims.py --markdown
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ say at some epochs; they exist for IMDb, AG News and characters. A dotted line i
 is no log: the word models. Tasks without a stored run are left out and named. Neurons and gates are those of all
 layers together; test quality that was not computed along the way has its last value only.
 
-    python benchmarks/curves.py --plot docs/curves.png --json benchmarks/results/curves.json
-    python benchmarks/curves.py --markdown
+    python reproduction/curves.py --plot docs/curves.png --json reproduction/curves.json
+    python reproduction/curves.py --markdown
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ quality. A trial differs from its recipe in the keys that its name lists. Trials
 test numbers are stored and not looked at. What differs by less than a seed does (1 in perplexity) counts as equal;
 then fewer live gates decide. Trials that are done already are taken from their folders.
 
-    python benchmarks/choose_settings.py bayes --json benchmarks/results/choice_bayes.json
-    python benchmarks/choose_settings.py lambda --json benchmarks/results/choice_lambda.json
+    python reproduction/choose_settings.py bayes --json reproduction/choice_bayes.json
+    python reproduction/choose_settings.py lambda --json reproduction/choice_lambda.json
 """
 
 from __future__ import annotations
