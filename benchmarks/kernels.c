@@ -135,11 +135,11 @@ static gw_matrix random_matrix(int32_t rows, int32_t cols) {
     const int32_t rest = rows % GW_PANEL ? rows % GW_PANEL : GW_PANEL;
     const size_t room_for = (size_t)(rows + GW_PANEL) * (size_t)cols;
     const gw_matrix w = {
-        .rows = rows, .cols = cols, .last = rest < 8 ? rest : GW_PADDED(rest), .values = random_floats(room_for, 0.1f)};
+        .rows = rows, .cols = cols, .last = GW_PADDED(rest), .values = random_floats(room_for, 0.1f)};
     return w; /* any numbers are a packed matrix */
 }
 
-enum { TABLE_WORDS = 1000 };
+enum { TABLE_WORDS = 1000, AHEAD_ROWS = 1000 }; /* layers with fewer rows fit a cache */
 
 /* An LSTM that keeps its output gates first, as the paper's do; the other live gates are drawn. */
 static gw_layer random_layer(counts n, int folded) {
@@ -184,13 +184,15 @@ typedef struct {
 static void run_network(void *context) {
     network *net = context;
     const int32_t b = net->batch.size;
-    const int last = net->n_layers - 1, ahead = net->batch.steps == 1 && last > 0;
+    const int last = net->n_layers - 1, ahead = net->batch.steps == 1 && net->layer[last].w_hh.rows >= AHEAD_ROWS;
+    const gw_words words = {net->words, b, 1};
     net->batch.phase ^= 1;
     gw_const_steps x = {net->x, (ptrdiff_t)b * net->size[0].n_in, net->size[0].n_in};
-    if (ahead) gw_layer_ahead(&net->layer[last], &net->batch, net->s[last], net->scratch[0]);
+    if (ahead)
+        gw_layer_ahead(&net->layer[last], &net->batch, net->layer[last].table ? &words : NULL, net->s[last],
+                       net->scratch[0]);
     for (int i = 0; i <= last; i++) {
         const int32_t k = net->size[i].n_units;
-        const gw_words words = {net->words, b, 1};
         const gw_steps y = {net->y[i], (ptrdiff_t)b * k, k};
         net->batch.ahead = ahead && i == last;
         gw_layer_run(&net->layer[i], &net->batch, &x, net->layer[i].table ? &words : NULL, net->s[i], net->c[i], &y,

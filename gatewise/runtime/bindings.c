@@ -19,6 +19,8 @@ typedef struct {
     const gw_network *net;
     int64_t work;    /* multiplications per step and sequence */
     int32_t phase;   /* turns with every call */
+    gw_call last;    /* whose steps, sequences and threads need this scratch: */
+    size_t scratch_size;
     float *spare;    /* scratch of the last call, if nobody uses it */
     size_t spare_size;
 } Network;
@@ -69,6 +71,15 @@ static int positive(PyObject *object, const char *name, int32_t *value) {
     return 1;
 }
 
+static size_t scratch_size(Network *self, const gw_call *call) {
+    const gw_call *last = &self->last;
+    if (call->steps != last->steps || call->size != last->size || call->threads != last->threads) {
+        self->scratch_size = gw_network_scratch(self->net, call) + GW_BLOCK;
+        self->last = *call;
+    }
+    return self->scratch_size;
+}
+
 /* Scratch belongs to one call at a time. Both functions run under the GIL. */
 static float *scratch_take(Network *self, size_t size) {
     if (self->spare && self->spare_size >= size) {
@@ -76,7 +87,7 @@ static float *scratch_take(Network *self, size_t size) {
         self->spare = NULL;
         return scratch;
     }
-    return malloc(sizeof(float) * (size ? size : 1));
+    return malloc(sizeof(float) * size);
 }
 
 static void scratch_give(Network *self, float *scratch, size_t size) {
@@ -136,18 +147,20 @@ static PyObject *network_run(Network *self, PyObject *const *args, Py_ssize_t n_
     }
 
     call.phase = self->phase ^= 1;
-    const size_t size = gw_network_scratch(net, &call);
+    const size_t size = scratch_size(self, &call);
     float *scratch = scratch_take(self, size);
     if (!scratch) {
         PyErr_NoMemory();
         goto done;
     }
+    /* One block more than needed: a vector that crosses a cache line costs two reads. */
+    float *const aligned = scratch + (64 - (uintptr_t)scratch % 64) % 64 / sizeof(float);
     size_t good;
     if (self->work * (int64_t)items < SMALL_WORK) {
-        good = gw_network_run(net, &call, scratch);
+        good = gw_network_run(net, &call, aligned);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        good = gw_network_run(net, &call, scratch);
+        good = gw_network_run(net, &call, aligned);
         Py_END_ALLOW_THREADS
     }
     scratch_give(self, scratch, size);

@@ -102,8 +102,8 @@ def _sparse_is_smaller(w: Floats | Codes, weight_bytes: int) -> bool:
 def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
     rows, cols = w.shape
     full, rest = rows - rows % PANEL, rows % PANEL
-    # Vectors that cross a cache line cost two reads, which is more than a column padded by less than a half.
-    last = rest if tight or rest < SLICE / 2 else -(-rest // SLICE) * SLICE
+    # Vectors that cross a cache line cost two reads, which is more than a padded column.
+    last = rest if tight else -(-rest // SLICE) * SLICE
     tail = np.zeros((cols, last), np.float32)
     tail[:, :rest] = w[full:].T
     panels = w[:full].reshape(full // PANEL, PANEL, cols).transpose(0, 2, 1)

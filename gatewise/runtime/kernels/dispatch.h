@@ -8,7 +8,7 @@ typedef struct {
     const char *isa;
     void (*product)(const gw_matrix *, const float *, int32_t, const float *, ptrdiff_t, float *, ptrdiff_t, float *);
     size_t (*product_scratch)(const gw_matrix *, int32_t);
-    void (*layer_ahead)(const gw_layer *, const gw_batch *, const float *, float *);
+    void (*layer_ahead)(const gw_layer *, const gw_batch *, const gw_words *, const float *, float *);
     void (*layer_run)(const gw_layer *, const gw_batch *, const gw_const_steps *, const gw_words *, float *, float *,
                       const gw_steps *, float *);
     size_t (*layer_scratch)(const gw_layer *, int32_t, int32_t);

@@ -13,17 +13,18 @@
 #endif
 
 /* A tile holds the sums of up to TILE_ROWS vectors of x with TILE_VECTORS vectors of matrix rows in registers. A lone
- * vector of x meets ONE_VECTORS at a time, in 2 to SETS independent sums that hide the latency of the adder. */
+ * vector of x meets up to two runs of RUN vectors at a time; few vectors get 2 to SETS independent sums each, which hide
+ * the latency of the adder. */
 #if GW_LANES == 16
-enum { TILE_ROWS = 6, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 4 };
+enum { TILE_ROWS = 6, TILE_VECTORS = 4, RUN = 4, SETS = 4 };
 #elif GW_LANES == 8
-enum { TILE_ROWS = 6, TILE_VECTORS = 2, ONE_VECTORS = 4, SETS = 2 };
+enum { TILE_ROWS = 6, TILE_VECTORS = 2, RUN = 4, SETS = 2 };
 #elif GW_LANES == 4 && defined(__ARM_NEON)
-enum { TILE_ROWS = 6, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 4 };
+enum { TILE_ROWS = 6, TILE_VECTORS = 4, RUN = 4, SETS = 4 };
 #elif GW_LANES == 4
-enum { TILE_ROWS = 3, TILE_VECTORS = 3, ONE_VECTORS = 4, SETS = 2 };
+enum { TILE_ROWS = 3, TILE_VECTORS = 3, RUN = 4, SETS = 2 };
 #else
-enum { TILE_ROWS = 1, TILE_VECTORS = 4, ONE_VECTORS = 4, SETS = 2 };
+enum { TILE_ROWS = 1, TILE_VECTORS = 4, RUN = 4, SETS = 2 };
 #endif
 
 /* Rows of x whose input projections are computed as one product before the recurrence walks over them: enough for
@@ -47,7 +48,7 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
     const float *w = a->w, *x = a->x;
     const ptrdiff_t stride = a->stride, ldx = a->ldx;
     const int32_t cols = a->cols;
-    vf sum[SETS][TILE_ROWS][ONE_VECTORS];
+    vf sum[2][TILE_ROWS][TILE_VECTORS];
     GW_UNROLL
     for (int r = 0; r < m; r++) {
         const float *from = a->bias ? a->bias : a->y + r * a->ldy;
@@ -63,7 +64,7 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
     for (; j + sets <= cols; j += sets) {
         GW_UNROLL
         for (int q = 0; q < sets; q++) {
-            vf column[ONE_VECTORS];
+            vf column[TILE_VECTORS];
             GW_UNROLL
             for (int v = 0; v < nv; v++) column[v] = vf_load(w + q * stride + v * GW_LANES);
             GW_UNROLL
@@ -99,15 +100,79 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
 }
 
 /* The branch is decided at compile time: sizes that do not fit the registers make no code. */
-#define TILE(M, V)                                                                    \
-    case (M) * 8 + (V):                                                               \
-        if ((M) <= TILE_ROWS && (V) <= ((M) == 1 ? ONE_VECTORS : TILE_VECTORS))       \
-            tile(M, V, (M) * (V) > 4 ? 1 : (M) == 1 && (V) <= 2 ? (int)SETS : 2, a);  \
+#define TILE(M, V)                                                                               \
+    case (M) * 8 + (V):                                                                          \
+        if ((M) <= TILE_ROWS && (V) <= TILE_VECTORS) tile(M, V, (M) * (V) > 4 ? 1 : 2, a);       \
         break;
 #define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3) TILE(M, 4)
 
 static void any_tile(int m, int nv, const tile_args *a) {
     switch (m * 8 + nv) { TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) }
+}
+
+/* Up to RUN vectors of rows that lie side by side in a panel. */
+typedef struct {
+    const float *w;    /* (cols, stride) */
+    ptrdiff_t stride;
+    const float *from; /* (rows) what the sums begin with */
+    float *to;         /* (rows) */
+    int32_t rows;
+} row_run;
+
+/* One vector of x with na vectors of a and nb of b, which are constants at every call. */
+GW_INLINE void one_tile(const int na, const int nb, const int sets, int32_t cols, const float *x, const row_run *a,
+                        const row_run *b) {
+    const float *wa = a->w, *wb = b->w;
+    const ptrdiff_t stride_a = a->stride, stride_b = b->stride;
+    const int n = na + nb;
+    vf sum[SETS][2 * RUN];
+    GW_UNROLL
+    for (int v = 0; v < n; v++) {
+        const row_run *run = v < na ? a : b;
+        const int32_t at = (v < na ? v : v - na) * GW_LANES, left = run->rows - at;
+        sum[0][v] = v < n - 1 || left >= GW_LANES ? vf_load(run->from + at) : vf_load_first(run->from + at, left);
+        GW_UNROLL
+        for (int q = 1; q < sets; q++) sum[q][v] = vf_all(0);
+    }
+    int32_t j = 0;
+    for (; j + sets <= cols; j += sets) {
+        GW_UNROLL
+        for (int q = 0; q < sets; q++) {
+            const vf xj = vf_all(x[j + q]);
+            GW_UNROLL
+            for (int v = 0; v < n; v++) sum[q][v] += xj * vf_load(v < na ? wa + v * GW_LANES : wb + (v - na) * GW_LANES);
+            wa += stride_a;
+            wb += stride_b;
+        }
+    }
+    for (; sets > 1 && j < cols; j++, wa += stride_a) {
+        GW_UNROLL
+        for (int v = 0; v < n; v++) sum[0][v] += vf_all(x[j]) * vf_load(wa + v * GW_LANES);
+    }
+    GW_UNROLL
+    for (int v = 0; v < n; v++) {
+        const row_run *run = v < na ? a : b;
+        const int32_t at = (v < na ? v : v - na) * GW_LANES, left = run->rows - at;
+        GW_UNROLL
+        for (int q = 1; q < sets; q++) sum[0][v] += sum[q][v];
+        if (v < n - 1 || left >= GW_LANES)
+            vf_store(run->to + at, sum[0][v]);
+        else
+            vf_store_first(run->to + at, sum[0][v], left);
+    }
+}
+
+GW_INLINE void any_one_tile(int nv, int32_t cols, const float *x, const row_run *a, const row_run *b) {
+    switch (nv) {
+        case 1: one_tile(1, 0, SETS, cols, x, a, a); break;
+        case 2: one_tile(2, 0, SETS, cols, x, a, a); break;
+        case 3: one_tile(3, 0, 2, cols, x, a, a); break;
+        case 4: one_tile(4, 0, 2, cols, x, a, a); break;
+        case 5: one_tile(4, 1, 1, cols, x, a, b); break;
+        case 6: one_tile(4, 2, 1, cols, x, a, b); break;
+        case 7: one_tile(4, 3, 1, cols, x, a, b); break;
+        case 8: one_tile(4, 4, 1, cols, x, a, b); break;
+    }
 }
 
 /* A walk over the panels from .. to - 1 of a matrix, the last one first if backwards. */
@@ -121,10 +186,35 @@ static int32_t n_panels(const gw_matrix *w) {
     return w->start || w->codes ? 1 : (w->rows + GW_PANEL - 1) / GW_PANEL;
 }
 
+static row_run run_at(const gw_matrix *w, const float *bias, float *y, int32_t top) {
+    const int32_t panel = top / GW_PANEL * GW_PANEL, left = w->rows - top;
+    const row_run run = {
+        .w = w->values + (ptrdiff_t)panel * w->cols + (top - panel),
+        .stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last,
+        .from = bias ? bias + top : y + top,
+        .to = y + top,
+        .rows = left < RUN * GW_LANES ? left : RUN * GW_LANES,
+    };
+    return run;
+}
+
+/* A lone vector of x: two runs at a time halve the starts and the reads of x, which a step waits for. Inline, as are
+ * its callers up to a layer's step: networks of a few neurons notice every call. */
+GW_INLINE void dense_product_one(const gw_matrix *w, const float *bias, const float *x, float *y, panel_range part) {
+    enum { ROWS = RUN * GW_LANES };
+    const int32_t from = part.from * GW_PANEL, end = part.to * GW_PANEL < w->rows ? part.to * GW_PANEL : w->rows;
+    const int32_t pairs = (end - from + 2 * ROWS - 1) / (2 * ROWS);
+    for (int32_t p = 0; p < pairs; p++) {
+        const int32_t top = from + (part.backwards ? pairs - 1 - p : p) * 2 * ROWS, left = end - top;
+        const row_run a = run_at(w, bias, y, top);
+        const row_run b = left > ROWS ? run_at(w, bias, y, top + ROWS) : a;
+        any_one_tile(left < 2 * ROWS ? (left + GW_LANES - 1) / GW_LANES : 2 * RUN, w->cols, x, &a, &b);
+    }
+}
+
 /* Panel by panel, so that its weights are still near when the next vectors of x come. */
 static void dense_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                           ptrdiff_t ldy, panel_range part) {
-    const int most = m == 1 ? ONE_VECTORS : TILE_VECTORS;
     const int32_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS;
     for (int32_t p = part.from; p < part.to; p++) {
         const int32_t top = (part.backwards ? part.from + part.to - 1 - p : p) * GW_PANEL;
@@ -133,7 +223,7 @@ static void dense_product(const gw_matrix *w, const float *bias, int32_t m, cons
         const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
         for (int32_t lane = 0; lane < width;) {
             const int32_t left = width - lane, vectors = (left + GW_LANES - 1) / GW_LANES;
-            const int nv = vectors < most ? vectors : most;
+            const int nv = vectors < TILE_VECTORS ? vectors : TILE_VECTORS;
             const int32_t covered = left < nv * GW_LANES ? left : nv * GW_LANES;
             for (int32_t q = 0, r = 0; q < tiles; q++) { /* tiles of equal height, not full ones and a rest */
                 const int32_t end = (int32_t)((int64_t)m * (q + 1) / tiles);
@@ -247,7 +337,7 @@ static void int8_sparse(const gw_matrix *w, const float *bias, const float *x, f
     }
 }
 
-static void product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+GW_INLINE void product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                     ptrdiff_t ldy, float *scratch, panel_range part) {
     if (part.from >= part.to) return;
     if (w->codes) {
@@ -255,7 +345,10 @@ static void product(const gw_matrix *w, const float *bias, int32_t m, const floa
         return;
     }
     if (!w->start) {
-        dense_product(w, bias, m, x, ldx, y, ldy, part);
+        if (m == 1 && GW_LANES > 1)
+            dense_product_one(w, bias, x, y, part);
+        else
+            dense_product(w, bias, m, x, ldx, y, ldy, part);
         return;
     }
     if (bias)
@@ -383,27 +476,40 @@ GW_INLINE void pick(const int32_t *which, int32_t n, const float *from, float *t
 
 enum { WHOLE, AHEAD, LATE }; /* of a step's recurrent products: all, the first half of the walk, the second */
 
+/* Half of the panels of two matrices that are walked one after the other. */
+static void halve(panel_range *first, panel_range *second, int half) {
+    const int32_t middle = (first->to + second->to) / 2, rest = middle - first->to;
+    if ((half == AHEAD) == first->backwards) {
+        first->from = middle < first->to ? middle : first->to;
+        second->from = rest > 0 ? rest : 0;
+    } else {
+        first->to = middle < first->to ? middle : first->to;
+        second->to = rest > 0 ? rest : 0;
+    }
+}
+
 /* pre (n, R padded) += recurrent products of the n running sequences; rec (n, R_n): those of the GRU's candidate.
  * Weights larger than a cache are walked to and fro, so that a step begins with what the last one left there. */
-static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t step, int half, const float *s,
-                               float *pre, float *rec, float *scratch) {
-    const int32_t n = running(batch, step), n_rec = layer->w_hh.cols;
-    const int32_t joint = n_panels(&layer->w_hh), all = joint + n_panels(&layer->w_hn);
-    const int backwards = (step + batch->phase) & 1, upper = (half == AHEAD) == backwards;
-    const int32_t from = half != WHOLE && upper ? all / 2 : 0, to = half != WHOLE && !upper ? all / 2 : all;
-    const panel_range rows = {from, to < joint ? to : joint, backwards};
-    const panel_range candidate = {from > joint ? from - joint : 0, to - joint, backwards};
+static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int32_t step, int32_t n, int half,
+                               const float *s, float *pre, float *rec, float *scratch) {
+    const int32_t n_rec = layer->w_hh.cols;
+    const int gru = layer->cell == GW_GRU, backwards = (step + batch->phase) & 1;
+    panel_range rows = {0, n_panels(&layer->w_hh), backwards};
+    panel_range candidate = {0, gru ? n_panels(&layer->w_hn) : 0, backwards};
     ptrdiff_t lds = GW_PADDED(layer->n_units);
     float *picked = scratch;
+    if (half != WHOLE) halve(&rows, &candidate, half);
     if (layer->reads || batch->order) {
         for (int32_t b = 0; b < n; b++) pick(layer->reads, n_rec, s + sequence_row(batch, b) * lds, picked + b * n_rec);
         s = picked;
         lds = n_rec;
         scratch += (ptrdiff_t)n * n_rec;
     }
-    if (!backwards) product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, rows);
-    product(&layer->w_hn, layer->bias_hn, n, s, lds, rec, layer->w_hn.rows, scratch, candidate);
-    if (backwards) product(&layer->w_hh, NULL, n, s, lds, pre, GW_PADDED(layer->w_ih.rows), scratch, rows);
+    for (int k = !gru; k < 2; k++) {
+        const int joint = !gru || k == backwards;
+        product(joint ? &layer->w_hh : &layer->w_hn, joint ? NULL : layer->bias_hn, n, s, lds, joint ? pre : rec,
+                joint ? GW_PADDED(layer->w_ih.rows) : layer->w_hn.rows, scratch, joint ? rows : candidate);
+    }
 }
 
 /* pre (n, R padded) = what every step starts from: the bias, or the row of the table of its word. */
@@ -470,33 +576,27 @@ static layer_scratch divide(const gw_layer *layer, int32_t rows, int32_t batch, 
     return parts;
 }
 
-/* A single step: what it starts from, and the first half of its recurrent products. */
-static void begin(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
-                  float *scratch) {
+void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
+                    float *scratch) {
     const layer_scratch to = divide(layer, batch->size, batch->size, scratch);
     start_rows(layer, batch, words, 0, to.pre);
-    recurrent_products(layer, batch, 0, AHEAD, s, to.pre, to.rec, to.rest);
-}
-
-void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const float *s, float *scratch) {
-    begin(layer, batch, NULL, s, scratch);
+    recurrent_products(layer, batch, 0, running(batch, 0), AHEAD, s, to.pre, to.rec, to.rest);
 }
 
 void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
                   float *s, float *c, const gw_steps *y, float *scratch) {
     const ptrdiff_t padded = GW_PADDED(layer->n_units), ld = GW_PADDED(layer->w_ih.rows);
     const int32_t chunk = chunk_steps(batch->steps, batch->size);
-    const int single = batch->steps == 1;
     const layer_scratch to = divide(layer, chunk * batch->size, batch->size, scratch);
-    if (single && !batch->ahead) begin(layer, batch, words, s, scratch);
     for (int32_t first = 0; first < batch->steps; first += chunk) {
         const int32_t end = batch->steps - first < chunk ? batch->steps : first + chunk;
         float *now = to.pre;
-        if (!words) input_projections(layer, batch, x, single ? NULL : layer->bias, first, end, now, to.rest);
+        if (!words) input_projections(layer, batch, x, batch->ahead ? NULL : layer->bias, first, end, now, to.rest);
         for (int32_t step = first; step < end; step++) {
-            if (words && !single) start_rows(layer, batch, words, step, now);
-            recurrent_products(layer, batch, step, single ? LATE : WHOLE, s, now, to.rec, to.rest);
-            for (int32_t b = 0, n = running(batch, step); b < n; b++, now += ld) {
+            const int32_t n = running(batch, step);
+            if (words && !batch->ahead) start_rows(layer, batch, words, step, now);
+            recurrent_products(layer, batch, step, n, batch->ahead ? LATE : WHOLE, s, now, to.rec, to.rest);
+            for (int32_t b = 0; b < n; b++, now += ld) {
                 const ptrdiff_t at = sequence_row(batch, b);
                 float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;
                 if (layer->cell == GW_LSTM)

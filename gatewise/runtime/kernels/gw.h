@@ -94,7 +94,7 @@ typedef struct {
     int32_t phase;          /* steps done before, or anything: odd and even steps walk the weights in opposite ways */
     const int32_t *lengths; /* (B) in 0..T, never rising, or NULL: all T */
     const int32_t *order;   /* (B) row b here is row order[b] of input, output and state, or NULL: row b */
-    int32_t ahead;          /* nonzero: gw_layer_ahead() was called for this step, with the same scratch */
+    int32_t ahead;          /* nonzero: gw_layer_ahead() has begun this step */
 } gw_batch;
 
 /* Vectors of step t and sequence b begin at data + t * time + b * batch. */
@@ -129,10 +129,11 @@ void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_s
                   float *s, float *c, const gw_steps *y, float *scratch);
 size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch);
 
-/* Half of the recurrent products of a single step (T = 1) of a layer that reads vectors, before its input is there.
- * Called first of all for the last layer of a network, it finds those weights in the cache, where the step before
- * left them. gw_layer_run() does the same first, unless batch->ahead says that it is done. */
-void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const float *s, float *scratch);
+/* Begins a single step (T = 1): half of its recurrent products, which need no input. Called before all other layers
+ * for the last one of a network, it finds those weights in the cache, where the step before left them. Then
+ * gw_layer_run() with batch->ahead set and the same scratch does the rest. */
+void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
+                    float *scratch);
 
 /* Rows of word ids through remap (n_words), NULL: unchanged; -1 marks a removed word.
  * Returns the position of the first id outside 0..n_words-1, or n if there is none. */

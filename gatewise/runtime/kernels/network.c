@@ -4,7 +4,10 @@
 
 #include "threads.h"
 
-enum { SEQUENCES_PER_PART = 4 }; /* fewer would waste the register tile of the products */
+enum {
+    SEQUENCES_PER_PART = 4, /* fewer would waste the register tile of the products */
+    AHEAD_FROM = 1 << 16,   /* recurrent weights; fewer stay in the cache in any order */
+};
 
 static int n_parts(const gw_call *call) {
     int parts = call->size / SEQUENCES_PER_PART;
@@ -35,30 +38,37 @@ size_t gw_network_state(const gw_network *net, int32_t size) {
     return total;
 }
 
-/* The layer that begins its step before the others do, or NULL: see gw_layer_ahead(). */
+/* The layer that begins a single step before the others do, or NULL: see gw_layer_ahead(). */
 static const gw_layer *layer_ahead(const gw_network *net, int32_t steps) {
-    return steps == 1 && net->n_levels > 1 && net->n_directions == 1 ? &net->layers[net->n_levels - 1] : NULL;
+    const gw_layer *last = &net->layers[net->n_levels * net->n_directions - 1];
+    const int64_t weights = (int64_t)(last->w_hh.rows + last->w_hn.rows) * last->w_hh.cols;
+    return steps == 1 && net->n_directions == 1 && weights >= AHEAD_FROM ? last : NULL;
 }
 
 /* Scratch of one part: two (T, n, width) buffers that levels write in turn, then `order` and `sorted` (n each), then
- * what the layer that runs ahead needs, and what one kernel at a time needs. */
+ * what the layer that runs ahead needs, and what one kernel at a time needs. All begin at whole vectors. */
 static size_t hidden_floats(const gw_network *net, int32_t steps, int32_t n) {
     size_t width = 0;
     for (int32_t level = 0; level < net->n_levels; level++) width = larger(width, (size_t)level_width(net, level));
-    return (size_t)steps * (size_t)n * width;
+    return GW_PADDED((size_t)steps * (size_t)n * width);
+}
+
+static size_t ahead_floats(const gw_network *net, int32_t steps, int32_t n) {
+    const gw_layer *ahead = layer_ahead(net, steps);
+    return ahead ? GW_PADDED(net->kernels->layer_scratch(ahead, steps, n)) : 0;
 }
 
 static size_t part_scratch(const gw_network *net, int32_t steps, int32_t n) {
-    const gw_layer *ahead = layer_ahead(net, steps);
     size_t kernel = net->has_head ? net->kernels->product_scratch(&net->head, steps * n) : 0;
     for (int32_t i = 0; i < net->n_levels * net->n_directions; i++)
         kernel = larger(kernel, net->kernels->layer_scratch(&net->layers[i], steps, n));
-    return 2 * hidden_floats(net, steps, n) + 2 * (size_t)n + kernel + (ahead ? net->kernels->layer_scratch(ahead, steps, n) : 0);
+    return 2 * hidden_floats(net, steps, n) + GW_PADDED(2 * (size_t)n) + ahead_floats(net, steps, n) +
+           GW_PADDED(kernel);
 }
 
 static size_t shared_scratch(const gw_network *net, const gw_call *call) {
     const size_t items = (size_t)call->steps * (size_t)call->size;
-    return net->n_words ? items * (net->embedding ? (size_t)net->n_in + 1 : 1) : 0;
+    return net->n_words ? GW_PADDED(items * (net->embedding ? (size_t)net->n_in + 1 : 1)) : 0;
 }
 
 static int32_t largest_part(const gw_call *call) {
@@ -120,6 +130,7 @@ typedef struct {
     const gw_words *words; /* data is NULL where the network reads x */
     float *scratch;        /* (parts, part_scratch) */
     int parts;
+    size_t part_scratch;
 } shared_work;
 
 /* All levels for the sequences of one part. */
@@ -130,11 +141,11 @@ static void run_part(void *context, int part) {
     const int32_t begin = (int32_t)((int64_t)call->size * part / work->parts);
     const int32_t n = (int32_t)((int64_t)call->size * (part + 1) / work->parts) - begin;
     const size_t hidden = hidden_floats(net, call->steps, largest_part(call));
-    float *const buffers = work->scratch + (size_t)part * part_scratch(net, call->steps, largest_part(call));
+    float *const buffers = work->scratch + (size_t)part * work->part_scratch;
     int32_t *const order = (int32_t *)(buffers + 2 * hidden), *const sorted = order + n;
     const gw_layer *const ahead = layer_ahead(net, call->steps);
-    float *const begun = (float *)(sorted + n);
-    float *const scratch = begun + (ahead ? net->kernels->layer_scratch(ahead, 1, n) : 0);
+    float *const begun = buffers + 2 * hidden + GW_PADDED(2 * n);
+    float *const scratch = begun + ahead_floats(net, call->steps, n);
     const gw_steps y = {call->y.data + begin * call->y.batch, call->y.time, call->y.batch};
     const float *last_state[2] = {NULL, NULL};
     gw_batch batch = {.steps = call->steps, .size = n, .phase = call->phase};
@@ -153,7 +164,8 @@ static void run_part(void *context, int part) {
         x.data += begin * x.batch;
     if (ahead) {
         const size_t below = gw_network_state(net, call->size) - layer_state(ahead, call->size);
-        net->kernels->layer_ahead(ahead, &batch, state + below + begin * GW_PADDED(ahead->n_units), begun);
+        net->kernels->layer_ahead(ahead, &batch, net->n_levels == 1 && words.data ? &words : NULL,
+                                  state + below + begin * GW_PADDED(ahead->n_units), begun);
     }
     for (int32_t level = 0; level < net->n_levels; level++) {
         const int top = level == net->n_levels - 1;
@@ -205,10 +217,12 @@ size_t gw_network_run(const gw_network *net, const gw_call *call, float *scratch
             words.data = rows;
         }
     }
-    shared_work work = {net, call, &x, &words, scratch + shared_scratch(net, call), n_parts(call)};
-    if (work.parts == 1)
+    shared_work work = {net, call, &x, &words, scratch + shared_scratch(net, call), n_parts(call), 0};
+    if (work.parts == 1) {
         run_part(&work, 0);
-    else
+    } else {
+        work.part_scratch = part_scratch(net, call->steps, largest_part(call));
         gw_parallel(work.parts, run_part, &work);
+    }
     return items;
 }
