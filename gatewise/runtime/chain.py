@@ -1,4 +1,4 @@
-"""A model as a chain: embedding, recurrent layers, pointwise functions, linear layers, one after the other.
+"""A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, in this order.
 
 The engine, ONNX and C all run chains. The chain is found by following forward(), whatever class it is written in;
 a model that is not one raises and says where it leaves the path.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx, nn
+from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.channels import comes_from_argument, leaves, spread
@@ -38,14 +39,16 @@ class ChainError(ValueError):
 class Step:
     """One link of the chain.
 
-    kind: "embedding", "recurrent", "linear": the layer `module`; "pointwise": the function `name`; "softmax" and
-    "log_softmax" over the channels; "last_step": the last position; "last_state": the last h of the recurrent layer
-    before it, every direction (they differ in the backward direction, whose last h is at the first position).
+    kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
+    function `name`; "softmax" and "log_softmax" over the channels; "last_step": the last position; "last_state": the
+    last h of the recurrent layer before it, every direction (they differ in the backward direction, whose last h is
+    at the first position).
     """
 
     kind: str
     name: str = ""  # of the layer in the model, or of the function
     module: nn.Module | None = None
+    classes: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Chain:
 
     @property
     def words(self) -> bool:
-        return self.steps[0].kind == "embedding"
+        return self.steps[0].kind in ("embedding", "one_hot")
 
     def recurrent(self) -> list[Step]:
         return [step for step in self.steps if step.kind == "recurrent"]
@@ -147,7 +150,9 @@ class Walk:
 
     def through(self, graph: fx.Graph) -> Chain:
         layers = [self.model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"]
-        words = any(isinstance(layer, nn.Embedding) for layer in layers)
+        words = any(isinstance(layer, nn.Embedding) for layer in layers) or any(
+            node.target is one_hot for node in graph.nodes
+        )
         first = True
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -189,6 +194,8 @@ class Walk:
             return self.item(node, x, args[1])
         if not isinstance(x, Value):
             raise self.refuse(node, f"{name}() on a state")
+        if target is one_hot:
+            return self.one_hot(node, x, kwargs.get("num_classes", args[1] if len(args) > 1 else -1))
         if name in IDENTITY:
             return x
         if name in POINTWISE:
@@ -196,6 +203,11 @@ class Walk:
         if name in SCORES and axis_at(x, kwargs.get("dim", args[1] if len(args) > 1 else None)) == "C":
             return replace(x, steps=(*x.steps, Step(name)))
         return self.reshaped(node, name, x, args[1:])
+
+    def one_hot(self, node: fx.Node, x: Value, classes: Any) -> Value:
+        if x.steps or not isinstance(classes, int) or classes < 1:
+            raise self.refuse(node, "one_hot() of anything but the input, or of no stated number of classes")
+        return Value((Step("one_hot", classes=classes),), (*x.axes, "C"))
 
     def reshaped(self, node: fx.Node, name: str, x: Value, args: list[Any]) -> Value:
         if name in ("transpose", "swapaxes") and len(args) == 2:

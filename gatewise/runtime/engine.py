@@ -71,7 +71,7 @@ class Engine:
 
     Args:
         fold_embedding: True folds the embedding into the first layer as a table word -> input projection, False never
-            does; None (default) does it where that takes fewer bytes.
+            does; None (default) does it where that takes fewer bytes. A one-hot input is always read as a table.
         threads: threads for large batches.
     """
 
@@ -325,9 +325,12 @@ def make_network(
 
 
 def folds(table: Table, level: Level, wish: bool | None) -> bool:
-    """word -> input projection (V', R) in place of the embedding (V', E') and its product: fewer bytes, less work."""
+    """word -> input projection (V', R) in place of the embedding (V', E') and its product: fewer bytes, less work.
+
+    Of one-hot vectors the table is the input matrix itself, a column for each word, so nothing speaks against it.
+    """
     rows = sum(len(r.slots) for r in level.directions)
-    return rows < table.weight.shape[1] if wish is None else wish
+    return table.one_hot or (rows < table.weight.shape[1] if wish is None else wish)
 
 
 def pack(level: Level, r: Recurrence, embedding: Floats | None, **form: bool) -> PackedLayer:

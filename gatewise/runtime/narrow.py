@@ -27,6 +27,7 @@ class Table:
     weight: Floats  # (V', E')
     rows: Ints | None  # (V,)
     n_words: int
+    one_hot: bool = False  # no embedding: the weight is the identity
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,8 @@ class Narrower:
                 self.recurrent(step.name, module)
             elif isinstance(module, CompactLinear):
                 self.linear(module)
+            elif step.kind == "one_hot":
+                self.one_hot(step.classes)
             elif module is None:
                 self.function(step.name if step.kind == "pointwise" else step.kind)
             else:
@@ -156,6 +159,10 @@ class Narrower:
         rows = None if len(module.weight) == module.num_embeddings else integers(module.rows)
         self.links.append(Table(floats(module.weight), rows, module.num_embeddings))
         self.kept, self.width, self.removed = integers(module.components), module.embedding_dim, 0.0
+
+    def one_hot(self, classes: int) -> None:
+        self.links.append(Table(np.eye(classes, dtype=np.float32), None, classes, one_hot=True))
+        self.kept, self.width, self.removed = np.arange(classes), classes, 0.0
 
     def recurrent(self, name: str, module: CompactRecurrent) -> None:
         for level in range(module.num_layers):

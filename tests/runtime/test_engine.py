@@ -21,6 +21,7 @@ import gatewise as gw
 from gatewise.runtime import bindings
 from gatewise.runtime.accelerate import EngineRecurrent
 from gatewise.runtime.chain import ChainError, find_chain
+from gatewise.tasks.models import CharLM
 
 try:
     bindings.native()
@@ -199,6 +200,29 @@ def test_errors_of_states_and_lengths() -> None:
             engine(case.x, lengths=[4, length])
 
 
+@pytest.mark.parametrize("options", [WORDS, VECTORS])
+def test_repeated_steps_take_anything(options: dict[str, Any]) -> None:
+    """Arrays like the first take a short way; others must find the same state, and be checked as ever."""
+    case = build(6, {**options, "steps": 5})
+    engine = gw.Engine(case.small)
+    x = case.x.numpy()
+    wide = np.repeat(x[2], 2, axis=0)[::2]
+    other = x[3].astype(np.int32) if options["words"] else torch.from_numpy(x[3])
+    assert not wide.flags.c_contiguous
+    given = (x[0], x[1], wide, other, x[4])
+    answer = np.stack([np.asarray(engine.step(one)) for one in given])
+    torch.testing.assert_close(torch.from_numpy(answer), case.answer(case.x), **CLOSE)
+    with pytest.raises(ValueError, match="call reset"):
+        engine.step(x[0][:1])
+    with pytest.raises(TypeError, match="x must be"):
+        engine.step(x[0].astype(np.float64))
+    with pytest.raises(ValueError, match="axes"):
+        engine.step(x[0][None])
+    engine.reset()
+    torch.testing.assert_close(torch.from_numpy(engine.step(x[0])), case.answer(case.x[:1])[0], **CLOSE)
+    assert engine.step(x[0][:2]) is not engine.step(x[0][:2])
+
+
 def test_a_word_error_leaves_the_stream_as_it_was() -> None:
     case = build(6, WORDS)
     engine = gw.Engine(case.small)
@@ -219,6 +243,33 @@ def test_a_wrong_word_before_another_layer_is_named() -> None:
         engine(np.array([[0, 7]]))
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_one_hot_is_a_column_of_the_input_matrix(cell: str) -> None:
+    """A character picks a row of a table, no product; the removed inputs and gates are those of compress()."""
+    torch.manual_seed(0)
+    model = CharLM(7, 6, cell=cell)
+    with torch.no_grad():
+        model.rnn.weight_ih_l0[:, 2] = 0  # nobody reads this character
+        for weight in (model.rnn.weight_ih_l0, model.rnn.weight_hh_l0):
+            weight[6:9] = 0  # constant gates
+        model.fc.weight[:, 1] = model.rnn.weight_hh_l0[:, 1] = 0  # a neuron that nobody reads
+    small = gw.compress(model)
+    ids = torch.randint(0, 7, (5, 3))
+    for fold in (None, False):
+        engine = gw.Engine(small, fold_embedding=fold)
+        (layer,) = engine.stages[0].network.levels[0]
+        assert layer.w_ih.cols == 0
+        assert layer.table.shape == (7, layer.w_ih.rows)
+        answer, _ = engine(ids)
+        with torch.no_grad():
+            expected, _ = small(ids)
+        torch.testing.assert_close(answer, expected, **CLOSE)
+        torch.testing.assert_close(torch.stack([engine.step(x) for x in ids]), expected, **CLOSE)
+        for wrong in (7, -1):
+            with pytest.raises(IndexError, match=rf"word id {wrong} at position 1 is outside 0..6"):
+                engine(np.array([[0, wrong]]))
+
+
 # What is a chain, and what is not.
 
 NOT_CHAINS = {
@@ -235,6 +286,11 @@ NOT_CHAINS = {
         "softmax",
     ),
     "squeeze of more than one": (lambda m, x: m.fc(m.rnn(x)[0]).squeeze(-1), "squeeze"),
+    "one-hot of any width": (lambda m, x: m.rnn(nn.functional.one_hot(x).float())[0], "one_hot"),
+    "one-hot of an answer": (
+        lambda m, x: m.rnn(nn.functional.one_hot(m.rnn(x)[0], 3).float())[0],
+        "does not",
+    ),
     "two steps a row": (lambda m, x: m.rnn(x)[0].reshape(-1, 8), "reshape"),
     "channels first": (lambda m, x: m.rnn(x)[0].transpose(1, 2), "the axes BCT"),
     "branch": (lambda m, x: m.rnn(x)[0] if x.sum() > 0 else x, "could not be traced"),
