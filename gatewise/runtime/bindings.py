@@ -198,7 +198,7 @@ class Network:
         self._keep = (struct, layers, flat, rows, vectors, bias, head)  # `compiled` points into these
 
     def zero_state(self, batch: int) -> Floats:
-        return np.zeros(batch * self.state_size, np.float32)
+        return aligned(np.zeros(batch * self.state_size, np.float32), np.float32)
 
     def states(self, state: Floats, batch: int) -> list[list[Floats]]:
         """Views (B, K) into a state: [s] or [s, c] of every layer and direction in turn; h = s * scale."""

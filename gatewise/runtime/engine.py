@@ -23,7 +23,7 @@ from gatewise.runtime.narrow import (
     spread_columns,
     takes_last_state,
 )
-from gatewise.runtime.packing import CELLS, PackedLayer, aligned, pack_layer, pack_matrix
+from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -149,8 +149,7 @@ class Engine:
 
     def _step_state(self, batch: int) -> EngineState:
         """As above, but where vectors do not cross cache lines; worth its time for a state that stays."""
-        parts = self.zero_state(batch).parts
-        return EngineState(batch, tuple([aligned(part, np.float32) for part in parts]))
+        return EngineState(batch, tuple([stage.network.zero_state(batch) for stage in self._networks]))
 
     def _repeated_step(self, x: Array) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
