@@ -26,6 +26,7 @@ from gatewise.runtime.narrow import (
 )
 from gatewise.runtime.packing import (
     BLOCK,
+    PANEL,
     SLICE,
     PackedLayer,
     PackedMatrix,
@@ -136,6 +137,14 @@ class Writer:
             return Value("", link.weight.shape[1])
         dim = link.weight.shape[1]
         place = self.place(Value("", 0), after, dim, True)
+        packed = pack_matrix(link.weight, tight=True, int8=self.int8)
+        if packed.row is None and packed.start is not None:
+            struct = self.matrix("embedding", packed)
+            self.say(
+                f"/* embedding of {len(link.weight)} words */",
+                f"gw_embed_masked(&{struct}, (size_t)steps, m->rows, {place});",
+            )
+            return Value(place, dim)
         if self.int8 and dim > 1:
             codes, scale = quantize(link.weight)
             arrays = [self.arrays.add("embedding_codes", codes), self.arrays.add("embedding_scale", scale)]
@@ -446,7 +455,9 @@ def should_fold(narrow: NarrowChain, wish: bool | None) -> bool:
 
 
 def product_scratch(w: PackedMatrix, m: int) -> int:
-    return w.cols * SLICE if w.start is not None and w.scale is None and m >= TRANSPOSE_FROM else 0
+    if w.start is None or w.scale is not None or m < TRANSPOSE_FROM:
+        return 0
+    return w.cols * (PANEL if w.row is None else SLICE)
 
 
 def layer_scratch(layer: PackedLayer, steps: int) -> int:

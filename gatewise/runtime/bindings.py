@@ -112,6 +112,11 @@ def kernels() -> dict[str, Any]:
     return tables
 
 
+def expands() -> bool:
+    """Whether the fastest kernels take the masked form well: AVX-512 spreads values to set bits by itself."""
+    return next(iter(kernels())) == "avx512"
+
+
 def _address(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 

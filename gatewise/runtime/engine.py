@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gatewise.runtime.bindings import Network, softmax
+from gatewise.runtime.bindings import Network, expands, softmax
 from gatewise.runtime.narrow import (
     Affine,
     Function,
@@ -317,7 +317,7 @@ def make_network(
         embedding=None if fold else vectors,
         head=None
         if head is None
-        else (pack_matrix(spread_columns(head.weight, head.inputs, top)), head.bias),
+        else (pack_matrix(spread_columns(head.weight, head.inputs, top), expands=expands()), head.bias),
         softmax=scores,
         final=final,
     )
@@ -332,8 +332,10 @@ def folds(table: Table, level: Level, wish: bool | None) -> bool:
     return table.one_hot or (rows < table.weight.shape[1] if wish is None else wish)
 
 
-def pack(level: Level, r: Recurrence, embedding: Floats | None, **form: bool) -> PackedLayer:
-    """The layer as the kernels want it; a list that names everything in order is left out. `form`: tight, int8."""
+def pack(
+    level: Level, r: Recurrence, embedding: Floats | None, tight: bool = False, int8: bool = False
+) -> PackedLayer:
+    """The layer as the kernels want it; a list that names everything in order is left out."""
     if level.cell.name not in CELLS:
         where, cells = level.module or "the model", " and ".join(CELLS)
         raise ValueError(f"{where}: there are no C kernels for the cell {level.cell.name}, only for {cells}.")
@@ -349,7 +351,8 @@ def pack(level: Level, r: Recurrence, embedding: Floats | None, **form: bool) ->
         reads=None if np.array_equal(r.reads, np.arange(r.kept)) else r.reads,
         scale=None if (r.scale == 1).all() else r.scale,
         embedding=embedding,
-        **form,
+        tight=tight,
+        int8=int8,
     )
 
 

@@ -7,7 +7,7 @@ the instruction set, so the arrays that the engine runs are the arrays that an e
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,10 +17,13 @@ Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 Codes = NDArray[np.int8]
 
-LAYOUT, PANEL, SLICE, BLOCK = 2, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
+LAYOUT, PANEL, SLICE, BLOCK = 3, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
+Form = Literal["dense", "sparse", "masked"]
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
+MASKED_BELOW = 0.5  # the same for bits and nonzeros; out of cache, and where one instruction expands them
 
+MOST_COLUMNS = np.iinfo(np.uint16).max  # of a sparse matrix
 CELLS = {"LSTM": ("i", "f", "g", "o"), "GRU": ("r", "u", "n")}
 SQUASHES = ("sigmoid", "hard_sigmoid")
 
@@ -37,7 +40,7 @@ def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix (rows, cols), dense in panels of rows or sparse in slices of rows: see `gw_matrix`.
+    """A matrix (rows, cols): dense in panels of rows, sparse or masked in slices of rows. See `gw_matrix`.
 
     With a scale, `values` are bytes: the weights of row i are values * scale[i].
     """
@@ -59,29 +62,27 @@ class PackedMatrix:
 
 def pack_matrix(
     w: ArrayLike,  # (rows, cols)
-    sparse: bool | None = None,  # None: where it is expected to be faster
-    tight: bool = False,  # the fewest bytes: none for alignment, and sparse where that takes less
+    form: Form | None = None,  # None: what is expected to be fastest
+    tight: bool = False,  # the fewest bytes: none for alignment, and the form that takes the fewest
     int8: bool = False,  # bytes and one scale per row; not for single columns, which would grow
+    expands: bool = False,  # the kernels spread values to the set bits of a word in one instruction
 ) -> PackedMatrix:
     dense = np.asarray(w, np.float32)
     if dense.ndim != 2:
         raise ValueError(f"a matrix has two dimensions, not {dense.ndim}")
     if int8 and dense.shape[1] > 1:
         codes, scale = quantize(dense)
-        if sparse is None and tight:
-            sparse = _sparse_is_smaller(codes, 1)
-        packed = pack_matrix(codes, sparse, tight)
+        packed = pack_matrix(codes, form or (_smallest(codes, 1) if tight else None), tight)
         return replace(packed, values=aligned(packed.values, np.int8), scale=aligned(scale, np.float32))
-    if sparse is None and tight:
-        sparse = _sparse_is_smaller(dense, 4)
-    if sparse is None:
-        below = SPARSE_BELOW_LARGE if dense.nbytes > LARGE_BYTES else SPARSE_BELOW_SMALL
-        sparse = bool(_slice_lengths(dense)[1].sum() * SLICE < below * dense.size)
-    if sparse and dense.shape[1] > np.iinfo(np.uint16).max:
+    if form is None:
+        form = _smallest(dense, 4) if tight else _fastest(dense, expands)
+    if form == "sparse" and dense.shape[1] > MOST_COLUMNS:
         raise ValueError(
-            f"a sparse matrix has at most 65535 columns, not {dense.shape[1]}; pack it with sparse=False"
+            f"a sparse matrix has at most {MOST_COLUMNS} columns, not {dense.shape[1]}; pack it in another form"
         )
-    return _pack_sparse(dense) if sparse else _pack_dense(dense, tight)
+    if form == "dense":
+        return _pack_dense(dense, tight)
+    return _pack_sparse(dense) if form == "sparse" else _pack_masked(dense)
 
 
 def quantize(w: ArrayLike) -> tuple[Codes, Floats]:  # (rows, cols) -> (rows, cols), (rows)
@@ -92,11 +93,26 @@ def quantize(w: ArrayLike) -> tuple[Codes, Floats]:  # (rows, cols) -> (rows, co
     return codes.astype(np.int8), scale.astype(np.float32)
 
 
-def _sparse_is_smaller(w: Floats | Codes, weight_bytes: int) -> bool:
-    entries = int(_slice_lengths(w)[1].sum()) * SLICE
-    indices = 4 * (-(-len(w) // SLICE) + 1 + len(w))
-    fits = w.shape[1] <= np.iinfo(np.uint16).max
-    return fits and entries * (weight_bytes + 2) + indices < (w.size + SLICE) * weight_bytes
+def _fastest(w: Floats, expands: bool) -> Form:
+    entries, large = int(_slice_lengths(w)[1].sum()) * SLICE, w.nbytes > LARGE_BYTES
+    if (
+        entries < (SPARSE_BELOW_LARGE if large else SPARSE_BELOW_SMALL) * w.size
+        and w.shape[1] <= MOST_COLUMNS
+    ):
+        return "sparse"
+    return "masked" if large and expands and np.count_nonzero(w) < MASKED_BELOW * w.size else "dense"
+
+
+def _smallest(w: Floats | Codes, weight_bytes: int) -> Form:
+    slices = -(-len(w) // SLICE)
+    sizes: dict[Form, int] = {
+        "dense": (w.size + SLICE) * weight_bytes,
+        "masked": np.count_nonzero(w) * weight_bytes + 2 * slices * w.shape[1] + 4 * (slices + 1),
+    }
+    if w.shape[1] <= MOST_COLUMNS:
+        entries = int(_slice_lengths(w)[1].sum()) * SLICE
+        sizes["sparse"] = entries * (weight_bytes + 2) + 4 * (slices + 1 + len(w))
+    return min(sizes, key=sizes.__getitem__)
 
 
 def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
@@ -139,6 +155,25 @@ def _pack_sparse(w: Floats) -> PackedMatrix:
     )
 
 
+def _pack_masked(w: Floats) -> PackedMatrix:
+    rows, cols = w.shape
+    slices = -(-rows // SLICE)
+    padded = np.zeros((slices * SLICE, cols), np.float32)
+    padded[:rows] = w
+    blocks = padded.reshape(slices, SLICE, cols).transpose(0, 2, 1)  # (S, cols, 16), the order in memory
+    there = blocks != 0
+    return PackedMatrix(
+        rows=rows,
+        cols=cols,
+        last=0,
+        values=aligned(blocks[there], np.float32),
+        start=aligned(np.concatenate([[0], np.cumsum(there.sum(axis=(1, 2)))]), np.int32),
+        column=aligned(
+            (there.astype(np.uint32) << np.arange(SLICE, dtype=np.uint32)).sum(axis=-1), np.uint16
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class PackedLayer:
     """One compact layer and direction: see `gw_layer`."""
@@ -175,7 +210,7 @@ def pack_layer(
     reads: ArrayLike | None = None,  # (n_rec) neurons that are read recurrently; None: all
     scale: ArrayLike | None = None,  # (K) z_h; None: 1
     embedding: ArrayLike | None = None,  # (V', I) to fold into the layer: it then reads words, not vectors
-    sparse: bool | None = None,
+    form: Form | None = None,
     tight: bool = False,
     int8: bool = False,
 ) -> PackedLayer:
@@ -215,9 +250,9 @@ def pack_layer(
         squash,
         n_units,
         tuple(int(s) for s in start),
-        w_ih=pack_matrix(w_in, sparse, tight, int8),
-        w_hh=pack_matrix(w_rec[:n_joint], sparse, tight, int8),
-        w_hn=pack_matrix(w_rec[n_joint:], sparse, tight, int8),
+        w_ih=pack_matrix(w_in, form, tight, int8),
+        w_hh=pack_matrix(w_rec[:n_joint], form, tight, int8),
+        w_hn=pack_matrix(w_rec[n_joint:], form, tight, int8),
         bias=aligned(rows_bias, np.float32),
         bias_hn=aligned(b_hn[sorted_slot[n_joint:] % max(n_units, 1)], np.float32),
         live=_bits(is_live.reshape(n_gates, n_units)),

@@ -7,7 +7,9 @@ import pytest
 from test_kernels import ISAS, TOLERANCE, as_float, make_case, reference
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import pack_matrix, quantize
+from gatewise.runtime.packing import Form, pack_matrix, quantize
+
+FORMS: tuple[Form, ...] = ("dense", "sparse", "masked")
 
 
 def as_read(w: np.ndarray) -> np.ndarray:
@@ -36,8 +38,8 @@ def test_products(shape: tuple[int, int], density: float, isa: str) -> None:
     bias = rng.normal(size=rows)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
     plain = bindings.Network([[case.pack()]], 2, isa=isa)
-    for sparse, tight in [(False, False), (False, True), (True, False), (None, True)]:
-        head = pack_matrix(w, sparse, tight, int8=True), as_float(bias)
+    for form, tight in [*((form, False) for form in FORMS), ("dense", True), (None, True)]:
+        head = pack_matrix(w, form, tight, int8=True), as_float(bias)
         assert head[0].nbytes < 4 * w.size or w.size < 1000
         net = bindings.Network([[case.pack()]], 2, head=head, isa=isa)
         for n_batch in (1, 5):
@@ -50,9 +52,9 @@ def test_products(shape: tuple[int, int], density: float, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_layers(cell: str, sparse: bool, isa: str) -> None:
-    case = make_case(5, cell, n_units=37, density=0.3 if sparse else 1.0)
+@pytest.mark.parametrize("form", FORMS)
+def test_layers(cell: str, form: Form, isa: str) -> None:
+    case = make_case(5, cell, n_units=37, density=1.0 if form == "dense" else 0.3)
     order = np.argsort(case.slot)
     expected_case = type(case)(
         **{
@@ -65,7 +67,7 @@ def test_layers(cell: str, sparse: bool, isa: str) -> None:
     x = np.random.default_rng(0).normal(size=(6, 3, case.n_x)).astype(np.float32)
     zero = np.zeros((3, 37))
     expected, *_ = reference(expected_case, x.astype(np.float64), zero, zero)
-    net = bindings.Network([[case.pack(sparse=sparse, int8=True)]], case.n_x, isa=isa)
+    net = bindings.Network([[case.pack(form=form, int8=True)]], case.n_x, isa=isa)
     y = np.full((6, 3, 37), np.nan, np.float32)
     net.run(x, net.zero_state(3), y, 6, 3, False, None, 1)
     np.testing.assert_allclose(y, expected, **TOLERANCE)
@@ -94,10 +96,12 @@ def test_a_folded_table(isa: str) -> None:
 
 
 def test_the_fewest_bytes() -> None:
-    """tight chooses the smaller form, for floats and for bytes."""
+    """tight chooses the smallest form, for floats and for bytes; in between that is bits and what they stand for."""
     rng = np.random.default_rng(0)
     for density in (0.0, 0.02, 0.2, 0.5, 1.0):
         w = np.where(rng.random((50, 60)) < density, rng.normal(size=(50, 60)), 0)
         for int8 in (False, True):
             chosen = pack_matrix(w, None, True, int8).nbytes
-            assert chosen == min(pack_matrix(w, sparse, True, int8).nbytes for sparse in (False, True))
+            sizes = {form: pack_matrix(w, form, True, int8).nbytes for form in FORMS}
+            assert chosen == min(sizes.values())
+            assert sizes["masked"] == chosen or density not in (0.2, 0.5)

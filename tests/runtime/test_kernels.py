@@ -174,14 +174,14 @@ def cases(draw: st.DrawFn) -> Case:
     n_steps=st.sampled_from([1, 2, 5, 40]),
     n_batch=st.sampled_from([1, 2, 3, 5, 7, 20]),
     batch_first=st.booleans(),
-    sparse=st.sampled_from([None, False, True]),
+    form=st.sampled_from([None, "dense", "sparse", "masked"]),
     with_lengths=st.booleans(),
     threads=st.sampled_from([1, 3]),
 )
-def test_layer_follows_its_equations(case, n_steps, n_batch, batch_first, sparse, with_lengths, threads):
+def test_layer_follows_its_equations(case, n_steps, n_batch, batch_first, form, with_lengths, threads):
     """Any structure, batch and length, forwards and backwards, from any state, on every instruction set."""
     rng = np.random.default_rng(1)
-    packed = case.pack(sparse=sparse)
+    packed = case.pack(form=form)
     x = rng.normal(size=(n_steps, n_batch, case.n_x))
     lengths = rng.integers(0, n_steps + 1, n_batch).astype(np.int32) if with_lengths else None
     for isa in ISAS:
@@ -254,14 +254,14 @@ def test_large_layers_step_ahead(cell, subset, isa):
 @pytest.mark.parametrize("shape", [(1, 1), (6, 5), (16, 3), (64, 40), (65, 7), (193, 264), (300, 0), (0, 4)])
 @pytest.mark.parametrize("density", [1.0, 0.2, 0.01])
 def test_head_multiplies(shape, density, isa):
-    """Products of every tile height, dense and sparse, against float64."""
+    """Products of every tile height, in every form, against float64."""
     rng = np.random.default_rng(0)
     rows, cols = shape
     w = np.where(rng.random(shape) < density, rng.normal(size=shape), 0)
     bias = rng.normal(size=rows)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
-    for sparse, tight in [(False, False), (False, True), (True, False)]:
-        head = pack_matrix(w, sparse, tight), as_float(bias)
+    for form, tight in [("dense", False), ("dense", True), ("sparse", False), ("masked", False)]:
+        head = pack_matrix(w, form, tight), as_float(bias)
         net = bindings.Network([[case.pack()]], 2, head=head, isa=isa)
         plain = bindings.Network([[case.pack()]], 2, isa=isa)
         for n_batch in range(1, 20):
@@ -270,6 +270,24 @@ def test_head_multiplies(shape, density, isa):
             plain.run(x, plain.zero_state(n_batch), h, 2, n_batch, False, None, 1)
             net.run(x, net.zero_state(n_batch), y, 2, n_batch, False, None, 1)
             np.testing.assert_allclose(y, h @ w.T + bias, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "density", "expands", "form"),
+    [
+        ((100, 100), 0.3, True, "dense"),  # in cache: nothing beats streaming it
+        ((3000, 100), 0.3, True, "masked"),
+        ((3000, 100), 0.3, False, "dense"),
+        ((3000, 100), 0.7, True, "dense"),
+        ((3000, 100), 0.02, True, "sparse"),
+    ],
+)
+def test_the_form_that_is_expected_to_be_fastest(shape, density, expands, form):
+    rng = np.random.default_rng(0)
+    w = np.where(rng.random(shape) < density, 1.0, 0.0)
+    packed = pack_matrix(w, expands=expands)
+    found = "dense" if packed.start is None else "masked" if packed.row is None else "sparse"
+    assert found == form
 
 
 @pytest.mark.parametrize("isa", ISAS)

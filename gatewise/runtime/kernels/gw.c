@@ -307,6 +307,75 @@ static void sparse_product(const gw_matrix *w, int32_t m, const float *x, ptrdif
     }
 }
 
+/* y (lanes) = from + a slice times one vector of x. Where a block's entries begin follows from those before it, so two
+ * sums take turns. */
+static void masked_slice(const gw_matrix *w, int32_t slice, const float *x, const float *from, int lanes, float *y) {
+    const uint16_t *bits = w->column + (ptrdiff_t)slice * w->cols;
+    const float *value = w->values + w->start[slice];
+    int32_t j = 0;
+#if GW_LANES == GW_SLICE
+    vf even = vf_load_first(from, lanes), odd = vf_all(0);
+    for (; j + 1 < w->cols; j += 2) {
+        const float *second = value + count_bits(bits[j]);
+        even += x[j] * vf_expand(bits[j], value);
+        odd += x[j + 1] * vf_expand(bits[j + 1], second);
+        value = second + count_bits(bits[j + 1]);
+    }
+    if (j < w->cols) even += x[j] * vf_expand(bits[j], value);
+    vf_store_first(y, even + odd, lanes);
+#else
+    float sum[GW_SLICE] = {0};
+    for (; j < w->cols; j++)
+        for (int l = 0; l < GW_SLICE; l++)
+            if (bits[j] >> l & 1) sum[l] += x[j] * *value++;
+    for (int l = 0; l < lanes; l++) y[l] = from[l] + sum[l];
+#endif
+}
+
+/* to (cols, 64): a slice with its zeros. */
+static void unmask(const gw_matrix *w, int32_t slice, float *to) {
+    const uint16_t *bits = w->column + (ptrdiff_t)slice * w->cols;
+    const float *value = w->values + w->start[slice];
+    for (int32_t j = 0; j < w->cols; j++, to += GW_PANEL) {
+#if GW_LANES == GW_SLICE
+        vf_store(to, vf_expand(bits[j], value));
+        value += count_bits(bits[j]);
+#else
+        for (int l = 0; l < GW_SLICE; l++) to[l] = bits[j] >> l & 1 ? *value++ : 0;
+#endif
+    }
+}
+
+/* A few vectors meet the bits; more are worth a dense panel at a time, made anew in every call. */
+static void masked_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                           ptrdiff_t ldy, float *dense) {
+    const panel_range one = {0, 1, 0};
+    for (int32_t r = 0; r < m && m < TRANSPOSE_FROM; r++, x += ldx, y += ldy)
+        for (int32_t top = 0; top < w->rows; top += GW_SLICE) {
+            const int32_t left = w->rows - top, lanes = left < GW_SLICE ? left : GW_SLICE;
+            masked_slice(w, top / GW_SLICE, x, (bias ? bias : y) + top, lanes, y + top);
+        }
+    for (int32_t top = 0; top < w->rows && m >= TRANSPOSE_FROM; top += GW_PANEL) {
+        const int32_t left = w->rows - top, rows = left < GW_PANEL ? left : GW_PANEL;
+        const gw_matrix panel = {.rows = rows, .cols = w->cols, .last = GW_PANEL, .values = dense};
+        for (int32_t lane = 0; lane < rows; lane += GW_SLICE) unmask(w, (top + lane) / GW_SLICE, dense + lane);
+        dense_product(&panel, bias ? bias + top : NULL, m, x, ldx, y + top, ldy, one);
+    }
+}
+
+static void int8_masked(const gw_matrix *w, const float *bias, const float *x, float *y) {
+    for (int32_t top = 0; top < w->rows; top += GW_SLICE) {
+        const int32_t left = w->rows - top, lanes = left < GW_SLICE ? left : GW_SLICE, slice = top / GW_SLICE;
+        const uint16_t *bits = w->column + (ptrdiff_t)slice * w->cols;
+        const int8_t *code = w->codes + w->start[slice];
+        float sum[GW_SLICE] = {0};
+        for (int32_t j = 0; j < w->cols; j++)
+            for (int l = 0; l < GW_SLICE; l++)
+                if (bits[j] >> l & 1) sum[l] += x[j] * *code++;
+        for (int32_t l = 0; l < lanes; l++) y[top + l] = (bias ? bias : y)[top + l] + w->scale[top + l] * sum[l];
+    }
+}
+
 static void int8_dense(const gw_matrix *w, const float *bias, const float *x, float *y) {
     for (int32_t top = 0; top < w->rows; top += GW_PANEL) {
         const int32_t left = w->rows - top, width = left < GW_PANEL ? left : GW_PANEL;
@@ -341,7 +410,8 @@ GW_INLINE void product(const gw_matrix *w, const float *bias, int32_t m, const f
                     ptrdiff_t ldy, float *scratch, panel_range part) {
     if (part.from >= part.to) return;
     if (w->codes) {
-        for (int32_t r = 0; r < m; r++) (w->start ? int8_sparse : int8_dense)(w, bias, x + r * ldx, y + r * ldy);
+        for (int32_t r = 0; r < m; r++)
+            (!w->start ? int8_dense : w->row ? int8_sparse : int8_masked)(w, bias, x + r * ldx, y + r * ldy);
         return;
     }
     if (!w->start) {
@@ -349,6 +419,10 @@ GW_INLINE void product(const gw_matrix *w, const float *bias, int32_t m, const f
             dense_product_one(w, bias, x, y, part);
         else
             dense_product(w, bias, m, x, ldx, y, ldy, part);
+        return;
+    }
+    if (!w->row) {
+        masked_product(w, bias, m, x, ldx, y, ldy, scratch);
         return;
     }
     if (bias)
@@ -363,7 +437,8 @@ void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x
 }
 
 size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
-    return w->start && !w->codes && m >= TRANSPOSE_FROM ? (size_t)w->cols * GW_SLICE : 0;
+    if (!w->start || w->codes || m < TRANSPOSE_FROM) return 0;
+    return (size_t)w->cols * (w->row ? GW_SLICE : GW_PANEL);
 }
 
 /* The first n lanes, as bits. */

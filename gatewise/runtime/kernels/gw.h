@@ -28,12 +28,12 @@
 #define gw_map GW_NAME(gw_map)
 #endif
 
-#define GW_LAYOUT 2 /* raised whenever a struct or a packed form changes; LAYOUT in packing.py follows */
+#define GW_LAYOUT 3 /* raised whenever a struct or a packed form changes; LAYOUT in packing.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
-#define GW_SLICE 16 /* rows of a sparse matrix that lie interleaved */
+#define GW_SLICE 16 /* rows of a sparse or masked matrix that lie interleaved */
 #define GW_BLOCK 16 /* neurons whose live gates share one word of bits; states are padded to it */
 
-/* A matrix (rows, cols) in one of two packed forms, made once by packing.py.
+/* A matrix (rows, cols) in one of three packed forms, made once by packing.py.
  *
  * Dense, start == NULL. Rows p*64 .. p*64+63 form a panel, stored as (cols, 64): column after column. The last panel
  * is stored as (cols, last): the rows that are left, or more for the sake of alignment. 16 floats follow, because
@@ -42,17 +42,20 @@
  * Sparse. Rows are sorted by their number of nonzeros and cut into S slices of 16. Slice q holds entries
  * start[q] .. start[q+1]-1, each 16 values with their columns, one lane per row; short rows are filled with 0 * x[0].
  *
- * Either form holds floats, or bytes with one scale per row, whose sums are floats all the same.
+ * Masked, row == NULL. Slice q is rows 16*q .. 16*q+15. Bit l of column[q * cols + j] says whether entry j of row
+ * 16*q + l is not zero; values[start[q]] and on are those entries, column after column.
+ *
+ * Every form holds floats, or bytes with one scale per row, whose sums are floats all the same.
  */
 typedef struct {
     int32_t rows, cols;
     int32_t last;           /* dense: distance between columns of the last panel */
-    const float *values;    /* dense: panels + 16; sparse: (start[S], 16); or NULL: bytes */
+    const float *values;    /* dense: panels + 16; sparse: (start[S], 16); masked: (start[S]); or NULL: bytes */
     const int8_t *codes;    /* the same as bytes, or NULL: floats */
     const float *scale;     /* (rows) weight = code * scale of its row; for bytes only */
     const int32_t *start;   /* (S + 1), or NULL: dense */
-    const uint16_t *column; /* (start[S], 16) */
-    const int32_t *row;     /* (rows): the row held by lane i % 16 of slice i / 16 */
+    const uint16_t *column; /* sparse: (start[S], 16); masked: (S, cols), bits */
+    const int32_t *row;     /* sparse: (rows), the row held by lane i % 16 of slice i / 16; or NULL: masked */
 } gw_matrix;
 
 enum { GW_LSTM = 0, GW_GRU = 1 };
@@ -141,6 +144,9 @@ size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *
 
 /* y (n, dim) = rows of embedding (V', dim); zeros for -1. */
 void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *words, float *y);
+
+/* The same from a masked matrix (V', dim). */
+void gw_embed_masked(const gw_matrix *embedding, size_t n, const int32_t *words, float *y);
 
 /* The same from bytes, codes (V', dim) times scale (V'). */
 void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t n, const int32_t *words, float *y);

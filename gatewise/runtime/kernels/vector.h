@@ -32,6 +32,18 @@
 #define GW_INLINE static inline
 #endif
 
+/* Of 16 bits. Without an instruction for it the compiler would call a function of its own. */
+GW_INLINE int count_bits(uint32_t bits) {
+#if defined(__POPCNT__)
+    return __builtin_popcount(bits);
+#else
+    bits -= bits >> 1 & 0x5555;
+    bits = (bits & 0x3333) + (bits >> 2 & 0x3333);
+    bits = (bits + (bits >> 4)) & 0x0f0f;
+    return (int)((bits + (bits >> 8)) & 0x1f);
+#endif
+}
+
 #if GW_LANES > 1
 typedef float vf __attribute__((vector_size(4 * GW_LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * GW_LANES)));

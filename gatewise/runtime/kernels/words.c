@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "vector.h"
+
 size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *ids, int32_t *words) {
     for (size_t j = 0; j < n; j++) {
         if (ids[j] < 0 || ids[j] >= n_words) return j;
@@ -18,6 +20,20 @@ void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *word
             memset(y, 0, sizeof(float) * (size_t)dim);
         else
             memcpy(y, embedding + (ptrdiff_t)words[j] * dim, sizeof(float) * (size_t)dim);
+    }
+}
+
+void gw_embed_masked(const gw_matrix *w, size_t n, const int32_t *words, float *y) {
+    for (size_t i = 0; i < n; i++, y += w->cols) {
+        const int32_t word = words[i], slice = word / GW_SLICE, lane = word % GW_SLICE;
+        memset(y, 0, sizeof(float) * (size_t)w->cols);
+        if (word < 0) continue;
+        for (int32_t j = 0, at = w->start[slice]; j < w->cols; j++) {
+            const uint32_t bits = w->column[(ptrdiff_t)slice * w->cols + j];
+            const int32_t k = at + count_bits(bits & ((1u << lane) - 1));
+            if (bits >> lane & 1) y[j] = w->codes ? w->scale[word] * w->codes[k] : w->values[k];
+            at += count_bits(bits);
+        }
     }
 }
 
