@@ -6,9 +6,9 @@ and our engine may fold it into the first layer; the whole model adds the last l
 contender must give the same answer (int8: nearly), then they take turns in warm blocks of 20 calls, fewer where one
 call is slow. A ratio is the median over rounds of one contender's block over ours beside it.
 
-Steps carry their state from call to call; sequences begin at zero. "C" is the compiled function on arrays that are
-ready, which Python calls in half a microsecond. Classifiers have hard-sigmoid gates, as the authors' have; torch has
-no fused kernel for those. One thread is timed by its processor time, since others may share the machine.
+Steps carry their state from call to call; sequences begin at zero. "C" is the same compiled function called in a loop
+in C, as a C program would. Classifiers have hard-sigmoid gates, as the authors' have; torch has no fused kernel for
+those. One thread is timed by its processor time, since others may share the machine.
 
     python benchmarks/inference.py --json benchmarks/results/inference.json --plot docs/step_time.png
 """
@@ -16,6 +16,7 @@ no fused kernel for those. One thread is timed by its processor time, since othe
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,11 @@ from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export.timing import ratio, same_answers, take_turns
+from gatewise.runtime import bindings
+from gatewise.runtime.packing import aligned
 
 HERE = Path(__file__).parent
+KERNELS = HERE.parent / "gatewise" / "runtime" / "kernels"
 ENGINE, FOLDED, C, C_FOLDED = "engine", "engine, folded", "C", "C, folded"
 DENSE, SHRUNK, INT8, UNFOLDED = "onnx dense", "onnx shrunk", "onnx int8 dense", "engine, gates not folded"
 
@@ -249,24 +253,52 @@ def engine_call(engine: gw.Engine, x: np.ndarray, carry: bool) -> Callable[[], A
     return lambda: (step(first)[None],)
 
 
+class CCall:
+    """The compiled function of a network on arrays that are ready; repeat(n) makes n calls in C."""
+
+    def __init__(self, engine: gw.Engine, x: np.ndarray, carry: bool, repeating: ctypes.CDLL) -> None:
+        network, final, (steps, batch) = engine.stages[0].network, engine.stages[0].final, x.shape[:2]
+        shape = (batch, network.width) if final else (steps, batch, network.width)
+        native, struct = ctypes.CDLL(bindings.native().__file__), ctypes.byref(network._keep[0])
+        needed = repeating.scratch_floats(native.gw_network_scratch, struct, steps, batch, engine.threads)
+        self.y = aligned(np.zeros(shape), np.float32)
+        data, state = np.ascontiguousarray(x), network.zero_state(batch)
+        scratch = aligned(np.zeros(needed), np.float32)
+        x_at, y_at, state_at, scratch_at = (
+            ctypes.c_void_p(a.ctypes.data) for a in (data, self.y, state, scratch)
+        )
+        inputs = (None, x_at) if data.dtype == np.int64 else (x_at, None)
+        self.keep = data, state, scratch, network, native
+        self.function, self.arguments = repeating.repeat, (
+            native.gw_network_run, struct, steps, batch, *inputs, state_at, 0 if carry else state.size, y_at,
+            network.width, engine.threads, scratch_at,
+        )  # fmt: skip
+
+    def repeat(self, n: int) -> None:
+        self.function(n, *self.arguments)
+
+    def __call__(self) -> Any:
+        self.repeat(1)
+        return (self.y,)
+
+
+@cache
+def repeating() -> ctypes.CDLL | None:
+    """repeat.c, compiled; None without a C compiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["-std=c99", "-O2", "-shared", "-fPIC", f"-I{KERNELS}"]
+        try:
+            subprocess.run(["cc", *flags, str(HERE / "repeat.c"), "-o", f"{folder}/repeat.so"], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        library = ctypes.CDLL(f"{folder}/repeat.so")
+    library.scratch_floats.restype = ctypes.c_size_t
+    return library
+
+
 def c_call(engine: gw.Engine, x: np.ndarray, carry: bool) -> Callable[[], Any] | None:
-    if len(engine.stages) > 1:
-        return None
-    network = engine.stages[0].network
-    steps, batch = x.shape[:2]
-    state = network.zero_state(batch)
-    shape = (batch,) if engine.stages[0].final else (steps, batch)
-    y = np.empty((*shape, network.width), np.float32)
-    arguments = (np.ascontiguousarray(x), state, y, steps, batch, False, None, engine.threads)
-    run = network.run
-
-    def call() -> Any:
-        if not carry:
-            state.fill(0)
-        run(*arguments)
-        return (y,)
-
-    return call
+    library = repeating()
+    return None if library is None or len(engine.stages) > 1 else CCall(engine, x, carry, library)
 
 
 SITUATIONS = {"step": (True, 1), "sequence": (False, 1), "batch 20": (False, 20)}
@@ -357,12 +389,11 @@ def check_counts(compact: nn.Module, row: Row) -> None:
 def roofline() -> dict[str, float]:
     """Peak GFLOP/s and GB/s from each cache, measured by benchmarks/kernels.c; empty without a C compiler."""
     with tempfile.TemporaryDirectory() as folder:
-        kernels = HERE.parent / "gatewise" / "runtime" / "kernels"
         program = f"{folder}/kernels"
         flags = "-std=c99 -O3 -march=native -ffp-contract=fast".split()
-        sources = [str(HERE / "kernels.c"), str(kernels / "gw.c"), str(kernels / "words.c")]
+        sources = [str(HERE / "kernels.c"), str(KERNELS / "gw.c"), str(KERNELS / "words.c")]
         try:
-            subprocess.run(["cc", *flags, f"-I{kernels}", *sources, "-o", program], check=True)
+            subprocess.run(["cc", *flags, f"-I{KERNELS}", *sources, "-o", program], check=True)
         except (OSError, subprocess.CalledProcessError):
             return {}
         line = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()[0]
