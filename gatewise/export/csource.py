@@ -53,7 +53,7 @@ KEYWORDS = set(
 class CSource:
     """What to_c() wrote.
 
-    Flash counts constant data without code, which is about 7 KB on a Cortex-M4; RAM one instance without its stack.
+    Flash counts constant data without code, which is about 9 KB on a Cortex-M4; RAM one instance without its stack.
     Errors are those of the golden answers against the compact float32 model: of rounding to int8, or of float32.
     """
 
