@@ -22,7 +22,12 @@ ROWS = [
     *(f"ptb-word-small-{row}" for row in (*FOUR, "prune-wn", "prune-wgn")),
     *(f"ptb-word-large-{row}" for row in ("original", "prune-wn", "prune-wgn")),
 ]
-OTHERS = ["ptb-word-small-prune-wgn-gru", "imdb-bayes-wgn-gru", "agnews-bayes-wgn-matched"]
+OTHERS = [
+    "ptb-word-small-prune-wn-best",
+    "ptb-word-small-prune-wgn-gru",
+    "imdb-bayes-wgn-gru",
+    "agnews-bayes-wgn-matched",
+]
 BASE = {"data": {"task": "word-ptb", "batch": 4}, "model": {"hidden": 3}, "train": {"epochs": 2, "lr": 1.0}}
 
 
