@@ -194,7 +194,7 @@ def reproduce(
     from gatewise.tasks.trainer import train as run
 
     if row is not None:
-        out = results / row / "seeds" / str(seed) if seed else results / row
+        out = rows.seed_folder(results / row, seed)
         run(recipes.load(row, [f"train.seed={seed}"]), Options(out, data_dir, device, resume=True))
     found = rows.table(results)
     if markdown:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.reproduce import line
+from gatewise.tasks.reproduce import line, numbers
 from gatewise.tasks.trainer import Options, train
 
 RECIPE = {"bayes": "ptb-word-small-bayes-wgn", "lambda": "ptb-word-small-prune-wn"}
@@ -48,16 +48,7 @@ def folder(trial: str) -> str:
 
 
 def summary(trial: str, result: dict[str, Any]) -> dict[str, Any]:
-    counts = result["counts"]
-    return {
-        "trial": trial,
-        **{key: value for key, value in result["quality"].items() if not key.startswith("compact")},
-        "compression": counts["compression"],
-        "neurons": list(counts["neurons"].values()),
-        "live_gates": list(counts["gates"].values()),
-        "seconds": result["seconds"],
-        "seed": result["seed"],
-    }
+    return {"trial": trial, **numbers(result), "seconds": result["seconds"], "seed": result["seed"]}
 
 
 def main() -> None:

@@ -128,7 +128,7 @@ def other_structure(large: Runs, small: Runs) -> Found:
 
 def counted(without: Runs, having: Runs) -> dict[str, Any]:
     """W+N and W+G+N over all layers; fewer: every run of W+G+N has fewer than every run of W+N."""
-    wn, wgn = ([numbers(run.folder / RESULT) for run in runs] for runs in (without, having))
+    wn, wgn = ([numbers(run.result) for run in runs] for runs in (without, having))
     quality = next(key for key in QUALITY if key.startswith("test") and key in wn[0])
     found: dict[str, Any] = {quality: {"W+G+N": [r[quality] for r in wgn], "W+N": [r[quality] for r in wn]}}
     for key in ("neurons", "live_gates"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.tasks.checkpoints import Metrics
+from gatewise.tasks.reproduce import seed_folders
 from gatewise.tasks.trainer import GATES, METRICS, RESULT
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -57,10 +58,8 @@ class StoredRun:
 
 def stored_runs(results: Path, row: str, what: str = RESULT) -> list[StoredRun]:
     """The seeds of a row that have `what`; none where the row has not been run."""
-    folders = [results / row, *sorted((results / row).glob("seeds/*"))]
-    return [
-        run for run in (StoredRun(row, folder) for folder in folders) if run.has(RESULT) and run.has(what)
-    ]
+    runs = (StoredRun(row, folder) for folder in seed_folders(results / row))
+    return [run for run in runs if run.has(RESULT) and run.has(what)]
 
 
 def stored_rows(results: Path) -> list[str]:

@@ -137,6 +137,14 @@ def chains(draw: Any, **fixed: Any) -> Case:
     return build(draw(st.integers(0, 2**31)), options)
 
 
+PLAIN: dict[str, Any] = {
+    "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
+    "gate_activation": "sigmoid", "words": 5, "first": False, "second": False, "between": "", "take": "all",
+    "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 1.0, "dead": 0.0,
+    "steps": 4, "batch": 2,
+}  # fmt: skip
+
+
 def build(seed: int, options: dict[str, Any]) -> Case:
     generator = torch.Generator().manual_seed(seed)
     model = ChainModel(options).eval()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise.export import ctext
 from gatewise.export.carrays import Arrays, literal
@@ -137,24 +139,16 @@ class Writer:
             return Value("", link.weight.shape[1])
         dim = link.weight.shape[1]
         place = self.place(Value("", 0), after, dim, True)
-        packed = pack_matrix(link.weight, tight=True, int8=self.int8)
-        if packed.row is None and packed.start is not None:
-            struct = self.matrix("embedding", packed)
-            self.say(
-                f"/* embedding of {len(link.weight)} words */",
-                f"gw_embed_masked(&{struct}, (size_t)steps, m->rows, {place});",
-            )
-            return Value(place, dim)
+        function, arrays = "gw_embed", dict[str, NDArray[Any]](embedding=link.weight)
         if self.int8 and dim > 1:
             codes, scale = quantize(link.weight)
-            arrays = [self.arrays.add("embedding_codes", codes), self.arrays.add("embedding_scale", scale)]
+            function, arrays = "gw_embed_int8", {"embedding_codes": codes, "embedding_scale": scale}
+        masked = pack_matrix(link.weight, "masked", tight=True, int8=self.int8)
+        if masked.nbytes + MATRIX_BYTES < sum(array.nbytes for array in arrays.values()):
+            call = f"gw_embed_masked(&{self.matrix('embedding', masked)}"
         else:
-            arrays = [self.arrays.add("embedding", link.weight)]
-        function = "gw_embed_int8" if len(arrays) == 2 else "gw_embed"
-        self.say(
-            f"/* embedding of {len(link.weight)} words */",
-            f"{function}({', '.join(arrays)}, {dim}, (size_t)steps, m->rows, {place});",
-        )
+            call = f"{function}({', '.join(self.arrays.add(*pair) for pair in arrays.items())}, {dim}"
+        self.say(f"/* embedding of {len(link.weight)} words */", f"{call}, (size_t)steps, m->rows, {place});")
         return Value(place, dim)
 
     def level(self, index: int, link: Level, value: Value, after: list[Link]) -> Value:
@@ -455,9 +449,9 @@ def should_fold(narrow: NarrowChain, wish: bool | None) -> bool:
 
 
 def product_scratch(w: PackedMatrix, m: int) -> int:
-    if w.start is None or w.scale is not None or m < TRANSPOSE_FROM:
+    if w.scale is not None or m < TRANSPOSE_FROM:
         return 0
-    return w.cols * (PANEL if w.row is None else SLICE)
+    return w.cols * {"dense": 0, "sparse": SLICE, "masked": PANEL}[w.form]
 
 
 def layer_scratch(layer: PackedLayer, steps: int) -> int:

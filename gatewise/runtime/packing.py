@@ -55,6 +55,10 @@ class PackedMatrix:
     scale: Floats | None = None  # (rows)
 
     @property
+    def form(self) -> Form:
+        return "dense" if self.start is None else "masked" if self.row is None else "sparse"
+
+    @property
     def nbytes(self) -> int:
         arrays = (self.values, self.start, self.column, self.row, self.scale)
         return sum(a.nbytes for a in arrays if a is not None)

@@ -15,8 +15,8 @@ from typing import Any
 
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.checkpoints import RunError
+from gatewise.tasks.trainer import RESULT
 
-RESULT = "result.json"
 QUALITY = ("valid_ppl", "test_ppl", "valid_bpc", "test_bpc", "valid_accuracy", "test_accuracy")
 
 
@@ -30,7 +30,6 @@ class Row:
     ours: Mapping[str, Any] | None  # the mean over seeds; None: not run yet
     spread: Mapping[str, Any] | None = None  # the standard deviation over seeds, where there are several
     seeds: int = 0
-    seconds: float | None = None  # of seed 0
     note: str = ""
 
 
@@ -46,37 +45,43 @@ def table(results: Path) -> list[Row]:
 def row(name: str, folder: Path) -> Row:
     expect = dict(recipes.load(name).expect)
     log = expect.pop("log", {})
-    files = [folder / RESULT, *sorted(folder.glob(f"seeds/*/{RESULT}"))]
+    files = [seed / RESULT for seed in seed_folders(folder)]
     if not files[0].is_file():
         return Row(name, expect, log, None)
-    runs = [numbers(file) for file in files]
+    read = [read_result(file) for file in files if file.is_file()]
+    runs = [found for found, _ in read]
     spread = over_seeds(statistics.stdev, runs) if len(runs) > 1 else None
-    first = json.loads(files[0].read_text(encoding="utf-8"))
-    return Row(
-        name,
-        expect,
-        log,
-        over_seeds(statistics.mean, runs),
-        spread,
-        len(runs),
-        first["seconds"],
-        first["data"]["note"],
-    )
+    return Row(name, expect, log, over_seeds(statistics.mean, runs), spread, len(runs), note=read[0][1])
 
 
-def numbers(file: Path) -> dict[str, Any]:
-    """Quality, compression, neurons and live gates of one run."""
+def seed_folder(folder: Path, seed: int) -> Path:
+    """Where the run of a row's folder lies that began from this seed."""
+    return folder / "seeds" / str(seed) if seed else folder
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """Seed 0, whether it is there or not, and the others that are."""
+    return [folder, *sorted(folder.glob("seeds/*"))]
+
+
+def read_result(file: Path) -> tuple[dict[str, Any], str]:
+    """The numbers of a run, and what is special about its data."""
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        counts = result["counts"]
-        return {
-            **{key: value for key, value in result["quality"].items() if key in QUALITY},
-            "compression": counts["compression"],
-            "neurons": list(counts["neurons"].values()),
-            "live_gates": list(counts["gates"].values()),
-        }
+        return numbers(result), result["data"]["note"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file}: is not the result of a run ({error!r}). Train the row again.") from error
+
+
+def numbers(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Quality, compression, neurons and live gates, of what result.json holds."""
+    counts = result["counts"]
+    return {
+        **{key: value for key, value in result["quality"].items() if key in QUALITY},
+        "compression": counts["compression"],
+        "neurons": list(counts["neurons"].values()),
+        "live_gates": list(counts["gates"].values()),
+    }
 
 
 def over_seeds(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chains import CLOSE, Case, build, chains
+from chains import CLOSE, PLAIN, Case, build, chains
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -33,12 +33,7 @@ if shutil.which("gcc") is None or shutil.which("make") is None:
 SOURCES = Path(gw.__file__).parent / "runtime" / "kernels"
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=fast"]
 COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
-OPTIONS: dict[str, Any] = {
-    "cell": "LSTM", "size": 3, "hidden": 6, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
-    "gate_activation": "sigmoid", "words": 7, "first": False, "second": False, "between": "", "take": "all",
-    "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 0.8, "dead": 0.1,
-    "steps": 5, "batch": 1,
-}  # fmt: skip
+OPTIONS = PLAIN | {"hidden": 6, "words": 7, "density": 0.8, "dead": 0.1, "steps": 5, "batch": 1}
 VARIETY: list[dict[str, Any]] = [
     {"scores": "softmax"},
     {"cell": "GRU", "words": 0, "take": "last", "first": True, "gate_activation": "hard_sigmoid"},

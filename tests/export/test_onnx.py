@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from chains import CLOSE, Case, build, chains
+from chains import CLOSE, PLAIN, Case, build, chains
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
@@ -133,19 +133,11 @@ def test_a_layer_is_one_node(case: Case) -> None:
     assert not operators & Counter(["Scan", "Loop", "If"])
 
 
-OPTIONS: dict[str, Any] = {
-    "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
-    "gate_activation": "sigmoid", "words": 5, "first": False, "second": False, "between": "", "take": "all",
-    "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 1.0, "dead": 0.0,
-    "steps": 4, "batch": 2,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("empty", ["rnn.weight_ih_l1", "rnn.weight_hh_l0", "emb.weight", "fc.weight"])
 def test_what_is_gone_leaves_constants(cell: str, empty: str) -> None:
     """A layer that nobody reads, or that reads nothing, down to a graph without a recurrent node."""
-    case = build(3, {**OPTIONS, "cell": cell})
+    case = build(3, {**PLAIN, "cell": cell})
     with torch.no_grad():
         case.model.get_parameter(empty).zero_()
         if empty == "fc.weight":
@@ -161,7 +153,7 @@ def test_what_is_gone_leaves_constants(cell: str, empty: str) -> None:
 
 @pytest.mark.parametrize("opset", [15, 17, 20, 21, 22, 23])
 def test_opsets(opset: int) -> None:
-    case = build(4, {**OPTIONS, "density": 0.6, "words": 0, "gate_activation": "hard_sigmoid"})
+    case = build(4, {**PLAIN, "density": 0.6, "words": 0, "gate_activation": "hard_sigmoid"})
     exported = Exported(case.small, opset=opset)
     torch.testing.assert_close(
         exported(case.x, states_of(case))["y"], case.answer(case.x, case.state), **CLOSE
@@ -169,7 +161,7 @@ def test_opsets(opset: int) -> None:
 
 
 def test_batch_and_time_are_free() -> None:
-    case = build(5, {**OPTIONS, "density": 0.6, "dead": 0.3})
+    case = build(5, {**PLAIN, "density": 0.6, "dead": 0.3})
     exported = Exported(case.small, states=False)
     for steps, batch in ((1, 1), (7, 1), (2, 9)):
         x = torch.randint(0, 5, (steps, batch))
@@ -177,7 +169,7 @@ def test_batch_and_time_are_free() -> None:
 
 
 def test_a_dense_model_is_compressed_first() -> None:
-    case = build(6, {**OPTIONS, "density": 0.4, "dead": 0.3})
+    case = build(6, {**PLAIN, "density": 0.4, "dead": 0.3})
     torch.testing.assert_close(
         Exported(case.model)(case.x, states_of(case))["y"], case.answer(case.x, case.state), **CLOSE
     )
@@ -185,7 +177,7 @@ def test_a_dense_model_is_compressed_first() -> None:
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be written raises, leaves no file, and leaves the file that was there."""
-    case = build(7, OPTIONS)
+    case = build(7, PLAIN)
     path = tmp_path / "model.onnx"
     path.write_text("the old one")
     with pytest.raises(ValueError, match="opset=9: expected one from 15"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chains import CLOSE, Case, build, chains
+from chains import CLOSE, PLAIN, Case, build, chains
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import Net
@@ -28,12 +28,7 @@ try:
 except bindings.NativeLibraryError:
     pytest.skip("the C kernels are not built", allow_module_level=True)
 
-WORDS: dict[str, Any] = {
-    "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
-    "gate_activation": "sigmoid", "words": 5, "first": False, "second": False, "between": "", "take": "all",
-    "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 0.7, "dead": 0.2,
-    "steps": 4, "batch": 2,
-}  # fmt: skip
+WORDS = PLAIN | {"density": 0.7, "dead": 0.2}
 VECTORS = {**WORDS, "words": 0}
 
 

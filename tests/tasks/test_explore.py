@@ -10,27 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_corpora import changes, write_corpora
+from tiny_corpora import tiny
 
 import gatewise as gw
 from gatewise.analyse import lag_curves
 from gatewise.cli import main
-from gatewise.tasks import recipe
 from gatewise.tasks.finished import joined, lags_of, open_run, outputs_of, symbols_of, validation_sequences
 from gatewise.tasks.language import from_texts
 from gatewise.tasks.models import CharLM
 from gatewise.tasks.setup import load_data
 from gatewise.tasks.trainer import Options, train
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpora(tmp_path_factory.mktemp("data") / "corpora")
-
-
-def tiny(task: str, folder: Path, *more: str) -> recipe.Recipe:
-    family, small = changes(task, folder)
-    return recipe.load(f"{family}-bayes-wgn", [*small, *more])
 
 
 @pytest.fixture(scope="module")

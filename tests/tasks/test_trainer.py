@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_corpora import changes, write_corpora
+from tiny_corpora import changes, tiny
 
 import gatewise as gw
 from gatewise import cli
@@ -31,16 +31,6 @@ METHODS = {
     "bayes": ["sparsify.method=variational"],
 }
 TIMES = ("seconds", "train_seconds", "peak_memory")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpora(tmp_path_factory.mktemp("data") / "corpora")
-
-
-def tiny(task: str, folder: Path, *more: str) -> recipe.Recipe:
-    family, small = changes(task, folder)
-    return recipe.load(f"{family}-bayes-wgn", [*small, *more])
 
 
 def options(out: Path, folder: Path, **more: Any) -> Options:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gatewise.tasks import recipe
+
 WORDS = "the cat dog sat ran on under mat house a big small".split()
 SIZES = ["model.hidden=4", "model.embedding=4", "train.epochs=1", "train.schedule=constant"]
 
@@ -69,3 +71,9 @@ def changes(task: str, folder: Path) -> tuple[str, list[str]]:
         "series": ("imdb", [*SIZES, "data.batch=4", "data.steps=9", "data.task=npz", "data.vectors=none",
                             f"data.path={folder / 'series.npz'}"]),
     }[task]  # fmt: skip
+
+
+def tiny(task: str, folder: Path, *more: str) -> recipe.Recipe:
+    """The Bayesian W+G+N recipe of a task, made tiny."""
+    family, small = changes(task, folder)
+    return recipe.load(f"{family}-bayes-wgn", [*small, *more])

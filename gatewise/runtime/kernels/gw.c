@@ -350,12 +350,15 @@ static void unmask(const gw_matrix *w, int32_t slice, float *to) {
 static void masked_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                            ptrdiff_t ldy, float *dense) {
     const panel_range one = {0, 1, 0};
-    for (int32_t r = 0; r < m && m < TRANSPOSE_FROM; r++, x += ldx, y += ldy)
-        for (int32_t top = 0; top < w->rows; top += GW_SLICE) {
-            const int32_t left = w->rows - top, lanes = left < GW_SLICE ? left : GW_SLICE;
-            masked_slice(w, top / GW_SLICE, x, (bias ? bias : y) + top, lanes, y + top);
-        }
-    for (int32_t top = 0; top < w->rows && m >= TRANSPOSE_FROM; top += GW_PANEL) {
+    if (m < TRANSPOSE_FROM) {
+        for (int32_t r = 0; r < m; r++, x += ldx, y += ldy)
+            for (int32_t top = 0; top < w->rows; top += GW_SLICE) {
+                const int32_t left = w->rows - top, lanes = left < GW_SLICE ? left : GW_SLICE;
+                masked_slice(w, top / GW_SLICE, x, (bias ? bias : y) + top, lanes, y + top);
+            }
+        return;
+    }
+    for (int32_t top = 0; top < w->rows; top += GW_PANEL) {
         const int32_t left = w->rows - top, rows = left < GW_PANEL ? left : GW_PANEL;
         const gw_matrix panel = {.rows = rows, .cols = w->cols, .last = GW_PANEL, .values = dense};
         for (int32_t lane = 0; lane < rows; lane += GW_SLICE) unmask(w, (top + lane) / GW_SLICE, dense + lane);
