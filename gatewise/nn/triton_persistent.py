@@ -1,6 +1,6 @@
 """The recurrence of narrow layers in one kernel, with the recurrent matrix in registers over all steps.
 
-A program owns SLICE neurons and ROWS sequences and holds the rows of its neurons' gates. The programs that
+A program owns SLICE neurons and some sequences (ROWS) and holds the rows of its neurons' gates. The programs that
 share sequences form a team; they meet once a step:
 
     forward    each reads the whole h of its sequences, and writes h of its own neurons
@@ -25,7 +25,8 @@ from torch import Tensor
 from gatewise.nn.triton_cells import cell_backward, cell_forward
 from gatewise.nn.triton_step import Gradients, Tape, load_or_one
 
-ROWS, SLICE, WARPS = 16, 16, 8
+ROWS = (16, 32)  # of a team, the fewest that make one launch of the batch, else the most
+SLICE, WARPS = 16, 8
 # One kernel for all values of these; Triton would make a constant of each that is 1.
 SIZES = ["first_team", "teams", "T", "B"]
 WIDEST = 512  # a program's share of a wider matrix does not fit into its registers
@@ -358,10 +359,14 @@ def backward_kernel(
 def fits(tape: Tape) -> bool:
     """Whether the GPU has tensor cores for TF32, enough multiprocessors and, on each, enough shared memory."""
     device = gpu(tape.h.device)
-    needed = 4 * (4 * SLICE + ROWS) * width(tape)  # the way back: its share of the matrix, and what it says
-    room = getattr(device, "shared_memory_per_block_optin", 0)
     able = device.major >= 8 and torch.version.hip is None and device.multi_processor_count >= members(tape)
-    return able and needed <= room and tape.shape[2] <= WIDEST and tape.precision != "ieee"
+    return able and holds(tape, ROWS[0]) and tape.shape[2] <= WIDEST and tape.precision != "ieee"
+
+
+def holds(tape: Tape, rows: int) -> bool:
+    """Whether the shared memory takes the way back: a program's share of the matrix, and what it says."""
+    needed = 4 * (4 * SLICE + rows) * width(tape)
+    return bool(needed <= getattr(gpu(tape.h.device), "shared_memory_per_block_optin", 0))
 
 
 def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the input products
@@ -378,7 +383,7 @@ def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the in
 def backward(tape: Tape, d_output: Tensor, grads: Gradients) -> None:  # d_output: (T, B, H)
     """Fills the gradients, which hold those of the last state."""
     counters = torch.zeros(teams(tape), dtype=torch.int32, device=tape.h.device)
-    messages = tape.h.new_empty(2, teams(tape), members(tape), ROWS, width(tape))
+    messages = tape.h.new_empty(2, teams(tape), members(tape), rows(tape), width(tape))
     for first, grid in launches(tape):
         backward_kernel[grid](
             tape.products, grads.products, d_output, tape.h, tape.c, grads.h, grads.c, grads.bias,
@@ -396,14 +401,24 @@ def width(tape: Tape) -> int:
     return max(16, 1 << (tape.shape[2] - 1).bit_length())
 
 
+def most_teams(tape: Tape) -> int:
+    """That run at the same time."""
+    return int(gpu(tape.h.device).multi_processor_count // members(tape))
+
+
+def rows(tape: Tape) -> int:
+    """Sequences of a team."""
+    possible = [n for n in ROWS if holds(tape, n)]
+    return next((n for n in possible if n * most_teams(tape) >= tape.shape[1]), possible[-1])
+
+
 def teams(tape: Tape) -> int:
-    return -(-tape.shape[1] // ROWS)
+    return -(-tape.shape[1] // rows(tape))
 
 
 def launches(tape: Tape) -> list[tuple[int, tuple[int, int]]]:
     """(first team, grid) of each launch: as many teams at a time as the GPU can hold."""
-    most = gpu(tape.h.device).multi_processor_count // members(tape)
-    every = teams(tape)
+    most, every = most_teams(tape), teams(tape)
     return [(first, (members(tape), min(most, every - first))) for first in range(0, every, most)]
 
 
@@ -416,7 +431,7 @@ def options(tape: Tape) -> dict[str, Any]:
         "H": hidden,
         "REVERSE": tape.reverse,
         "BF16": tape.precision == "bf16",
-        "ROWS": ROWS,
+        "ROWS": rows(tape),
         "SLICE": SLICE,
         "WIDTH": width(tape),
         "num_warps": WARPS,

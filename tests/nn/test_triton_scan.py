@@ -46,7 +46,7 @@ def _setting(monkeypatch):
         monkeypatch.setattr(triton_persistent, "await_all", lambda counter, count: None)
 
 
-def draw(seed: int, hidden: int):
+def draw(seed: int, hidden: int, batch: int | None = None):
     """A layer of random kind: cell, sizes, scales, mask or packed lengths, direction, order in memory."""
     rng = random.Random(seed)
 
@@ -56,7 +56,8 @@ def draw(seed: int, hidden: int):
         return x.transpose(0, 1).contiguous().transpose(0, 1) if turned else x
 
     cell = rng.choice([LSTM, GRU])
-    steps, batch, width = rng.randint(1, 9), rng.randint(1, 5 if INTERPRETED else 40), rng.randint(1, 30)
+    steps, width = rng.randint(1, 9), rng.randint(1, 30)
+    batch = batch or rng.randint(1, 5 if INTERPRETED else 40)
     gates = cell.n_gates
 
     def scale(*shape: int) -> Tensor | None:
@@ -152,6 +153,16 @@ def test_both_ways_to_run_it_agree(cell, hidden, monkeypatch):
     fast = answer(triton_scan.device_scan, case)
     monkeypatch.setattr(triton_persistent, "fits", lambda tape: False)
     assert_near(fast, answer(triton_scan.device_scan, case), TOLERANCE["tf32"])
+
+
+@pytest.mark.parametrize("batch", [65, 130])  # 4 multiprocessors: teams of 32 in one launch, in two
+@pytest.mark.parametrize("seed", range(2))
+def test_a_batch_of_more_sequences_than_run_at_once(seed, batch, monkeypatch):
+    """The teams grow, and if that is not enough they run one after the other."""
+    set_precision(monkeypatch, "tf32")
+    case = draw(seed, 5 if INTERPRETED else 512, batch)
+    expected = answer(scan, case, torch.float64, "cpu")
+    assert_near(answer(triton_scan.device_scan, case), expected, TOLERANCE["tf32"])
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter multiplies no bfloat16")
