@@ -255,9 +255,8 @@ def finish_interrupted(folder: Path) -> bool:
                 return False  # both describe these weights; the save stopped before its first rename, or lost a race
         except CheckpointError:
             pass
-    with contextlib.suppress(
-        OSError
-    ):  # a read-only directory, or someone was faster: what was read is still true
+    # A read-only directory, or someone was faster: what was read is still true.
+    with contextlib.suppress(OSError):
         os.replace(waiting, config)
     return True
 
@@ -386,7 +385,7 @@ def check_fits(
 
 
 def tie(model: nn.Module, shared: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
-    """One parameter where the file has one, two where it has two, each in the dtype of the file."""
+    """One parameter where the file has one, two where it has two; all tensors in the dtype of the file."""
     owner: dict[int, str] = {}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
         if name not in tensors:
@@ -396,9 +395,9 @@ def tie(model: nn.Module, shared: Mapping[str, str], tensors: Mapping[str, Tenso
             put(model, name, model.get_parameter(first))
         elif owner.setdefault(id(parameter), name) != name:
             put(model, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
-    for name, parameter in model.named_parameters():
-        if name in tensors and parameter.dtype != tensors[name].dtype:
-            parameter.data = parameter.data.to(tensors[name].dtype)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if name in tensors and tensor.dtype != tensors[name].dtype:
+            tensor.data = tensor.data.to(tensors[name].dtype)
 
 
 def put(model: nn.Module, name: str, parameter: nn.Parameter) -> None:

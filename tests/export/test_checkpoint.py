@@ -89,6 +89,26 @@ def test_the_file_decides_the_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
 
 
+def test_the_file_decides_the_dtype_of_buffers(tmp_path: Path) -> None:
+    """1/3 in float64 is not 1/3 in float32, and an integer buffer may have been widened too."""
+
+    def make() -> nn.Module:
+        model = Tagger()
+        model.register_buffer("third", torch.ones(1) / 3)
+        model.register_buffer("count", torch.zeros(1, dtype=torch.int32))
+        return model
+
+    model = make().double()
+    model.third = torch.ones(1, dtype=torch.float64) / 3
+    model.count = torch.tensor([1 << 40])
+    gw.save(model, tmp_path)
+    loaded = gw.load(tmp_path, into=make())
+    for name in ("third", "count"):
+        saved, found = getattr(model, name), getattr(loaded, name)
+        assert found.dtype == saved.dtype
+        assert torch.equal(found, saved)
+
+
 def test_a_file_without_a_tie_unties(tmp_path: Path) -> None:
     model = sparse(Tagger(tied=False))
     gw.save(model, tmp_path)
