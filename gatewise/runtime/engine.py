@@ -127,15 +127,15 @@ class Engine:
         """step() for whatever may come: the first one, tensors, engines of several stages, mistakes."""
         array = self._input(x, 1)
         batch = len(array)
-        if self._remembered is None:
-            self._remembered = self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads)
-            self._ready = self._repeated_step(array)
-        state, frame = self._remembered
+        before = self._remembered
+        state, frame = before or (self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads))
         if frame.batch != batch:
             raise ValueError(
                 f"step() had {frame.batch} sequences before, now {batch}; call reset() in between."
             )
         value = self._run(array, state, frame)
+        if before is None:  # only now: a step that failed leaves nothing to go on from
+            self._remembered, self._ready = (state, frame), self._repeated_step(array, state)
         if self._squeezed:
             value = value[..., 0]
         return torch.from_numpy(value) if is_tensor(x) else value
@@ -151,17 +151,13 @@ class Engine:
         """As above, but where vectors do not cross cache lines; worth its time for a state that stays."""
         return EngineState(batch, tuple([stage.network.zero_state(batch) for stage in self._networks]))
 
-    def _repeated_step(self, x: Array) -> Ready | None:
+    def _repeated_step(self, x: Array, state: EngineState) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
-        assert self._remembered is not None
-        state, frame = self._remembered
         if len(self.stages) != 1 or not self._networks or not self._whole or self._squeezed:
             return None
         stage = self._networks[0]
-        address = state.parts[0].ctypes.data
-        return Ready(
-            x.shape, x.dtype, (frame.batch, stage.width), stage.kernel, address, frame.batch, self.threads
-        )
+        batch, address = state.batch, state.parts[0].ctypes.data
+        return Ready(x.shape, x.dtype, (batch, stage.width), stage.kernel, address, batch, self.threads)
 
     def _run(self, x: Array, state: EngineState, frame: Frame) -> Array:
         """Every stage in turn; the state is overwritten."""

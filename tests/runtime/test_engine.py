@@ -231,6 +231,16 @@ def test_a_word_error_leaves_the_stream_as_it_was() -> None:
         torch.testing.assert_close(last, case.answer(case.x[:2])[1], **CLOSE)
 
 
+def test_a_first_step_that_fails_decides_nothing() -> None:
+    """Neither the number of sequences nor a state: the next step is the first."""
+    case = build(6, WORDS)
+    engine, words = gw.Engine(case.small), case.x[0].numpy()
+    with pytest.raises(IndexError):
+        engine.step(np.append(words, 99))
+    answer = engine.step(words)
+    torch.testing.assert_close(torch.from_numpy(answer), case.answer(case.x[:1])[0], **CLOSE)
+
+
 def test_a_wrong_word_before_another_layer_is_named() -> None:
     """An embedding that a linear layer reads is looked up outside the kernels, under the same rule."""
     engine = gw.Engine(build(6, {**WORDS, "first": True}).small)
