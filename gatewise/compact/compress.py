@@ -27,7 +27,7 @@ from gatewise.nn.lookup import (
 )
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.channels import leaves
-from gatewise.readers.graph import block_name
+from gatewise.readers.graph import block_name, find_blocks
 from gatewise.sparsify.variational import Variational, replace_module
 from gatewise.structure import Structure, reachable, read_at_all
 
@@ -58,6 +58,13 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
         replace_module(small, old, new)
         drop_hooks(new, of_pruning)
     return small
+
+
+def compacted(model: nn.Module) -> nn.Module:
+    """The model itself if all its layers are compact, else compress(model): one new layer is reason enough."""
+    layers = {block.module for block in find_blocks(model).values()}
+    done = layers and all(getattr(model.get_submodule(name), "is_compact", False) for name in layers)
+    return model if done else compress(model)
 
 
 def copied(model: nn.Module) -> nn.Module:

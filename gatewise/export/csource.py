@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gatewise.compact import compress
+from gatewise.compact import compacted
 from gatewise.export.carrays import declaration
 from gatewise.export.cmodel import CModel, Writer, check_finite, should_fold
 from gatewise.export.ctext import renamed
@@ -101,8 +101,7 @@ def to_c(
     check_arguments(name, weights, block)
     target = Path(folder).resolve()
     check_replaceable(target, overwrite)
-    if not any(getattr(module, "is_compact", False) for module in model.modules()):
-        model = compress(model)
+    model = compacted(model)
     narrow = narrow_chain(model)
     check_finite(narrow)
     fold, int8 = should_fold(narrow, fold_embedding), weights == "int8"

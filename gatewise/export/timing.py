@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gatewise.compact import CompactEmbedding, CompactLinear, CompactRecurrent, compress
+from gatewise.compact import CompactEmbedding, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.onnx import to_onnx
 from gatewise.nn.recurrent import GRU, LSTM
 from gatewise.readers.channels import leaves
@@ -90,8 +90,7 @@ def race(
         ChainError: the model is not a chain of layers.
         AssertionError: two contenders give different answers.
     """
-    small = compress(model) if not any(getattr(m, "is_compact", False) for m in model.modules()) else model
-    small = small.eval()
+    small = compacted(model).eval()
     engine, dense = Engine(small, threads=threads), dense_original(small).eval()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

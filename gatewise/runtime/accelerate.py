@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from gatewise.compact import CompactRecurrent, compress
+from gatewise.compact import CompactRecurrent, compacted
 from gatewise.layout import State
 from gatewise.runtime.bindings import Network, native
 from gatewise.runtime.engine import pack
@@ -21,14 +21,14 @@ from gatewise.sparsify.variational import replace_module
 def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     """The same model with engine-backed recurrent layers of the same call: CPU, float32, inference only.
 
-    A model that is not compact is compressed first. The argument is not changed; the answer is in eval mode and no
-    parameter of it asks for a gradient.
+    A model that is not compact, or only in part, is compressed first. The argument is not changed; the answer is in
+    eval mode and no parameter of it asks for a gradient.
     """
     if threads < 1:
         raise ValueError(f"threads={threads} must be at least 1.")
     native()  # a missing library is said here, not in the first forward pass
-    compact = any(getattr(module, "is_compact", False) for module in model.modules())
-    fast = (copy.deepcopy(model) if compact else compress(model)).eval().requires_grad_(False)
+    small = compacted(model)
+    fast = (copy.deepcopy(model) if small is model else small).eval().requires_grad_(False)
     check_cpu_float32(fast)
     for name, module in list(fast.named_modules()):
         if isinstance(module, CompactRecurrent):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compress
+from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.layout import Cell
 from gatewise.runtime.chain import SCORES, Chain, ChainError, find_chain
 
@@ -93,19 +93,17 @@ class NarrowChain:
     n_inputs: int  # width of a vector input; 0 for words
     kept: Ints  # original numbers of the output channels
     width: int  # original number of output channels
-    rest: Floats = field(
-        default_factory=lambda: np.zeros(0, np.float32)
-    )  # output of the removed channels, constant
+    # output of the removed channels, constant
+    rest: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 def narrow_chain(model: torch.nn.Module) -> NarrowChain:
-    """The narrow chain of a compact model; a model that is not compact is compressed first.
+    """The narrow chain of a compact model; one that is not compact, or only in part, is compressed first.
 
     Raises:
         ChainError: the model is not a chain, or is not float32 on the CPU.
     """
-    if not any(getattr(module, "is_compact", False) for module in model.modules()):
-        model = compress(model)
+    model = compacted(model)
     check_cpu_float32(model)
     return Narrower().through(find_chain(model))
 

@@ -410,6 +410,20 @@ def test_accelerated_models_are_copied_pickled_and_loaded() -> None:
     torch.testing.assert_close(fast(case.x), no_grad(case.small, case.x), **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["rnn", "fc"])
+def test_a_new_layer_in_a_compact_model_is_compressed_too(name: str) -> None:
+    """Partly compact: no layer is left slow, and none is said to be beyond compress()."""
+    model = net(lambda m, x: m.fc(m.rnn(x)[0]))
+    small = gw.compress(model)
+    setattr(small, name, copy.deepcopy(getattr(model, name)))
+    x = torch.randn(2, 5, 3)
+    fast = gw.accelerate(small)
+    assert isinstance(fast.rnn, EngineRecurrent)
+    torch.testing.assert_close(fast(x), no_grad(model, x), **CLOSE)
+    torch.testing.assert_close(gw.Engine(small)(x)[0], no_grad(model, x), **CLOSE)
+    assert type(getattr(small, name)) is type(getattr(model, name))  # the argument is not changed
+
+
 def test_accelerate_errors() -> None:
     """No gradient, no dropout, no other type: all of it is said."""
     case = build(9, VECTORS)
