@@ -24,14 +24,16 @@ class GroupLasso:
     """penalty = l1 * sum |w| + group * sum over groups of sqrt(sum of w^2 in the group + 1e-8)
 
     Groups (see `gatewise.groups`): none at "W", one per neuron at "W+N", one per gate and one per neuron at
-    "W+G+N". `step()` follows the optimizer and sets weights below `threshold` to zero; they may grow again.
+    "W+G+N". `step()` follows the optimizer and sets weights below `threshold` to zero; they may grow again. It covers
+    every matrix that the penalty reaches: those with L1, and those that hold weights of a group, since slopes alone
+    bring no group to exactly zero.
 
     The paper's lambdas belong to a loss summed over the time window: `loss = T * criterion(...) + penalty()`.
 
     Args:
         layers: recurrent layers whose gates and neurons form groups; all by default.
-        l1_layers: layers whose matrices get L1 and the threshold; by default `layers` and the Linear layers that
-            read them, not the embedding (the scope of the code behind the paper's pruning rows).
+        l1_layers: layers whose matrices get L1; by default `layers` and the Linear layers that read them, not the
+            embedding (the scope of the code behind the paper's pruning rows).
         readers: who reads a layer, where tracing cannot prove it: {"rnn": ["fc"]}.
     """
 
@@ -101,7 +103,7 @@ class GroupLasso:
 
     @torch.no_grad()
     def step(self) -> None:
-        """w = 0 where |w| < threshold, for every matrix in scope. Call it after the optimizer's step."""
+        """w = 0 where |w| < threshold, for every matrix with L1 or groups. Call it after the optimizer's step."""
         threshold_([self._parameter(name).detach() for name in self.matrices], self.threshold)
 
     def structure(self) -> Structure:

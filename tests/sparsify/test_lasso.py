@@ -183,6 +183,19 @@ def test_scope_can_be_set() -> None:
     )
 
 
+@pytest.mark.parametrize(("levels", "kept"), [("W", 18), ("W+N", 0), ("W+G+N", 0)])
+def test_the_threshold_covers_what_the_penalty_reaches(levels: str, kept: int) -> None:
+    """A reader without L1 is thresholded with the groups it belongs to, else no neuron would ever go; not at W."""
+    model = Classifier(hidden=9)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(5e-5)
+    gw.GroupLasso(model, levels, group=0.0 if levels == "W" else 1e-3, l1_layers=["rnn"]).step()
+    assert model.fc.weight.count_nonzero() == kept
+    assert model.emb.weight.all()
+    assert not model.rnn.weight_hh_l0.any()
+
+
 def test_a_large_penalty_removes_everything_it_reaches() -> None:
     """Plain gradient steps with the threshold reach exact zeros."""
     model = LanguageModel()
