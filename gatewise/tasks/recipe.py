@@ -14,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -76,7 +77,7 @@ class Sparsify:
     l1: float = 1e-5  # group lasso
     group: float = 0.0
     threshold: float = 1e-4
-    l1_on_output: bool = True  # L1 and threshold on the softmax matrix too
+    l1_on_output: bool = True  # L1 on the softmax matrix too; if not, only groups push it and set it to 0
     noise: Literal["sequence", "batch"] = "sequence"  # variational: one z per sequence, or per batch
     output_noise: Literal["weights", "local", "sequence"] = "weights"
     word_variables: bool = False  # one z per word of the embedding
@@ -141,8 +142,24 @@ class Recipe:
 
 
 SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "sparsify": Sparsify, "train": Train}
-POSITIVE = ("data.batch data.steps model.hidden model.embedding model.layers train.epochs train.lr "
-            "train.evaluate_every train.count_every sparsify.snr_threshold model.init_range").split()  # fmt: skip
+# What a number may be, in words and as a test, and whose range it is; a key that is left out is not asked.
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "above 0": (
+        lambda value: value > 0,
+        "data.batch data.steps data.chunk data.test_batch data.max_len model.hidden model.embedding model.layers "
+        "model.init_range sparsify.snr_threshold train.epochs train.lr train.clip train.patience "
+        "train.evaluate_every train.count_every",
+    ),
+    "at least 0": (
+        lambda value: value >= 0,
+        "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.test_every",
+    ),
+    "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
+    "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
+    "in [0, 1)": (lambda value: 0 <= value < 1, "model.dropout"),
+    "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
+    "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
+}
 OWN_DATA = ("words", "characters", "csv", "npz")
 
 
@@ -262,6 +279,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     if get_origin(hint) in (types.UnionType, Union):
         hint = next(arg for arg in get_args(hint) if arg is not type(None))
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise RecipeError(f"{where} = {value} must be a finite number.")
         return float(value)
     if type(value) is hint:
         return value
@@ -270,14 +289,13 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
 
 
 def _check(recipe: Recipe, source: str) -> None:
-    """What no single key can say."""
+    """Ranges of numbers, and what no single key can say."""
     flat = recipe.steering()
-    for key in POSITIVE:
-        if not flat[key] > 0:
-            raise RecipeError(f"{source}: {key} = {flat[key]} must be above 0.")
+    for words, (allowed, keys) in RANGES.items():
+        for key in keys.split():
+            if flat[key] is not None and not allowed(flat[key]):
+                raise RecipeError(f"{source}: {key} = {flat[key]} must be {words}.")
     data, sparsify, train = recipe.data, recipe.sparsify, recipe.train
-    if not 0 <= recipe.model.dropout < 1:
-        raise RecipeError(f"{source}: model.dropout = {recipe.model.dropout} must be in [0, 1).")
     if data.task in OWN_DATA and data.path is None:
         raise RecipeError(f"{source}: data.task = {data.task!r} needs data.path, the file to read.")
     if sparsify.method == "group-lasso" and (sparsify.levels == "W") != (sparsify.group == 0):

@@ -140,6 +140,47 @@ def test_mistakes_are_named(changed: dict[str, object], said: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ("data.batch=0", "above 0"),
+        ("data.steps=0", "above 0"),
+        ("data.chunk=0", "above 0"),
+        ("data.test_batch=-4", "above 0"),
+        ("data.max_len=0", "above 0"),
+        ("data.vocabulary_size=1", "at least 2"),
+        ("data.valid_fraction=0.0", "in (0, 1)"),
+        ("model.embedding=-1", "above 0"),
+        ("model.dropout=-0.1", "in [0, 1)"),
+        ("model.init_range=nan", "a finite number"),
+        ("model.forget_bias=inf", "a finite number"),
+        ("sparsify.l1=-1e-05", "at least 0"),
+        ("sparsify.threshold=-0.1", "at least 0"),
+        ("sparsify.snr_threshold=0.0", "above 0"),
+        ("sparsify.log_sigma=-inf", "a finite number"),
+        ("sparsify.warm_up_epochs=-1.0", "at least 0"),
+        ("train.lr=inf", "a finite number"),
+        ("train.after=-1", "at least 0"),
+        ("train.clip=-1.0", "above 0"),
+        ("train.clip=0.0", "above 0"),
+        ("train.clip_probabilities=2.0", "in [0, 0.5)"),
+        ("train.clip_probabilities=0.5", "in [0, 0.5)"),
+        ("train.patience=-3", "above 0"),
+        ("train.test_every=-2", "at least 0"),
+        ("train.seed=-1", "in [0, 2^64)"),
+        ("train.seed=18446744073709551616", "in [0, 2^64)"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(change: str, said: str) -> None:
+    """Each would train something else without a word (clip = -1 turns the gradient round), or fail epochs later."""
+    with pytest.raises(RecipeError) as caught:
+        recipe.load("ptb-word-small-prune-wgn", [change])
+    section, _, rest = change.partition(".")
+    key, _, value = rest.partition("=")
+    assert str(caught.value).endswith((f"{section}.{key} = {value} must be {said}.",
+                                       f"[{section}] {key} = {value} must be {said}."))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
         ("epoch=3", "did you mean 'train.epochs'"),
         ("train.lerning_rate=3", "there is no such key"),
         ("trian.epochs=3", "did you mean 'train.epochs'"),
