@@ -18,9 +18,6 @@ from gatewise.readers.graph import find_blocks
 from gatewise.structure import Structure
 
 CONSTANT = "-"  # the pattern of a neuron without a live gate
-MULTIPLIER = {
-    "GRU": {"n": "r"}
-}  # n = tanh(... + r * (Wh h + b_hn)): which gate stands before the recurrent half
 
 
 @dataclass(frozen=True)
@@ -142,16 +139,13 @@ def constants(cell: Cell, weights: Weights, gate_activation: str, live: Tensor) 
     b_ih, b_hh = (cell.split(zero if b is None else b.cpu().float()) for b in (weights.b_ih, weights.b_hh))
     squash = SQUASHES[gate_activation]
     act = {gate: torch.tanh if gate in cell.tanh_gates else squash for gate in cell.gates}
-    multiplier = MULTIPLIER.get(cell.name, {})
     rows = []
     for k, gate in enumerate(cell.gates):
         moves = live[k]
         recurrent = b_hh[k]
-        if gate in cell.gated_recurrent and gate in multiplier:
-            j = cell.gates.index(multiplier[gate])
+        if gate in cell.gated_recurrent:
+            j = cell.gates.index(cell.gated_recurrent[gate])
             recurrent = act[cell.gates[j]](b_ih[j] + b_hh[j]) * b_hh[k]
             moves = moves | (live[j] & (b_hh[k] != 0))
-        elif gate in cell.gated_recurrent:
-            moves = moves | (b_hh[k] != 0)  # a cell we do not know: not shown to be constant
         rows.append(act[gate](b_ih[k] + recurrent).masked_fill(moves, torch.nan))
     return torch.stack(rows)

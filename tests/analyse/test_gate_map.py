@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import xml.etree.ElementTree as ElementTree
@@ -109,6 +110,21 @@ def test_the_candidate_of_a_gru_has_three_ways_to_be() -> None:
     assert float(layer.constant[2, 1]) == pytest.approx(math.tanh(0.5), abs=1e-6)
     r = 1 / (1 + math.exp(-0.75))
     assert float(layer.constant[2, 2]) == pytest.approx(math.tanh(0.5 + r * 0.25), abs=1e-6)
+
+
+def test_a_third_cell_is_judged_by_its_own_declaration() -> None:
+    """Which gate multiplies a recurrent half is what the cell says, whatever its name: measure() reads the same."""
+
+    class Other(gw.nn.GRU):
+        cell = dataclasses.replace(gw.nn.GRU.cell, name="Other", gated_recurrent={"n": "u"})
+
+    net = Network(Other(3, 3))
+    carve(net.rnn, net.fc, {0: "r", 1: "u", 2: "run"}, "run")
+    with torch.no_grad():
+        net.rnn.bias_hh_l0.fill_(0.25)
+    layer = map_gates(net).layers["rnn.l0"]
+    assert layer.varying[2].tolist() == [False, True, False]
+    assert gw.measure(net).layers["rnn.l0"].varying == int(layer.varying.sum())
 
 
 def test_looking_changes_nothing_and_agrees_with_measure() -> None:
