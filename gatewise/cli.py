@@ -136,6 +136,7 @@ def train(
 ) -> None:
     """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
     from gatewise.tasks import recipe as recipes
+    from gatewise.tasks.checkpoints import plain
     from gatewise.tasks.trainer import Options, result_line
     from gatewise.tasks.trainer import train as run
 
@@ -150,7 +151,7 @@ def train(
     result = run(
         chosen, Options(where, data_dir, device, resume, overwrite, checkpoint_every, graph, tensorboard)
     )
-    typer.echo(json.dumps(result) if as_json else f"{where}: {result_line(result)}")
+    typer.echo(json.dumps(plain(result)) if as_json else f"{where}: {result_line(result)}")
 
 
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise evaluate runs/ptb-word-small-prune-wgn/model")
@@ -166,11 +167,12 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
 ) -> None:
     """Compute quality and counts of a saved compact model again, from the data."""
+    from gatewise.tasks.checkpoints import plain
     from gatewise.tasks.saved import evaluate_saved
 
     quality, report = evaluate_saved(model, task, changes, data_dir, device, int8)
     if as_json:
-        typer.echo(json.dumps(quality | {"counts": report.to_dict()}))
+        typer.echo(json.dumps(plain(quality | {"counts": report.to_dict()})))
         return
     for key, value in quality.items():
         if value:

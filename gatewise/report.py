@@ -35,9 +35,8 @@ class LayerCount:
     inputs: int | None = None
     neurons: int | None = None
     gates: Mapping[str, int] | None = None  # live gates by kind
-    varying: int | None = (
-        None  # gates without a dot product that still vary (GRU candidate: tanh(b_in + r b_hn))
-    )
+    # Gates without a dot product that still vary (GRU candidate: tanh(b_in + r b_hn)).
+    varying: int | None = None
     words: int | None = None
 
 
@@ -76,12 +75,12 @@ class Counts:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, ready for JSON."""
+        """Plain numbers, ready for JSON; None stands for an infinite compression: no weight is left."""
         return {
             "weights": self.weights,
             "nonzero": self.nonzero,
-            "compression": self.compression,
-            "compression_as_masked": self.compression_as_masked,
+            "compression": finite(self.compression),
+            "compression_as_masked": finite(self.compression_as_masked),
             "neurons": self.neurons,
             "gates": self.gates,
             "layers": {name: dict(vars(layer)) for name, layer in self.layers.items()},
@@ -228,7 +227,14 @@ def ratio(whole: int, part: int) -> float:
     return whole / part if part else math.inf
 
 
-def show(compression: float) -> str:
+def finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def show(compression: float | None) -> str:
+    """`1.49x`, `18,567x`, and `infx` where no weight is left."""
+    if compression is None:
+        return "infx"
     return f"{compression:,.2f}x" if compression < 1000 else f"{compression:,.0f}x"
 
 

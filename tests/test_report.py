@@ -158,6 +158,18 @@ def test_report_as_text_and_as_numbers() -> None:
     assert numbers["compression"] == 7.5
 
 
+def test_a_network_without_weights_is_plain_numbers_too() -> None:
+    """JSON has no infinity: null stands for it, while the text and the property say infinite."""
+    model = LanguageModel()
+    load(model, {})
+    report = gw.measure(model)
+    assert report.compression == math.inf
+    assert "compression  infx   as masked infx" in str(report)
+    numbers = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    for counts in (numbers, numbers["fixed_point"]):
+        assert counts["compression"] is counts["compression_as_masked"] is None
+
+
 def test_report_says_what_unknown_readers_cost() -> None:
     model = Net(
         lambda m, x: m.fc(m.norm(m.rnn(x)[0])), rnn=nn.LSTM(2, 3), norm=nn.LayerNorm(3), fc=nn.Linear(3, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from gatewise.report import measure, show
 from gatewise.tasks.checkpoints import load_checkpoint, write_whole
 from gatewise.tasks.demo.files import appearing
 from gatewise.tasks.finished import FinishedRun, corpus_of, lags_of, open_run, outputs_of, symbols_of
-from gatewise.tasks.trainer import CHECKPOINT
+from gatewise.tasks.trainer import CHECKPOINT, shown_quality
 
 LAGS, SEQUENCES = 100, 32
 Say = Callable[[str], None]
@@ -68,9 +67,7 @@ def facts(run: FinishedRun) -> list[Fact]:
             found.append(Fact(named(key), shown_quality(value), note))
     note = f"paper: {show(expect['compression'])}" if "compression" in expect else ""
     compression = counts["compression"]
-    found.append(
-        Fact("compression", "infinite" if compression in (None, math.inf) else show(compression), note)
-    )
+    found.append(Fact("compression", "infinite" if compression is None else show(compression), note))
     found.append(Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"))
     found.append(Fact("neurons", dashed(counts["neurons"]), paper(expect, "neurons")))
     found.append(Fact("live gates", dashed(counts["gates"]), paper(expect, "live_gates")))
@@ -90,13 +87,6 @@ def facts(run: FinishedRun) -> list[Fact]:
         for line in run.bench
     ]
     return found
-
-
-def shown_quality(value: float | None) -> str:
-    """JSON has no infinity: it was written as null."""
-    if value is None:
-        return "infinite"
-    return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
 
 
 def dashed(numbers: Mapping[str, int]) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
 import time
 import warnings
@@ -30,7 +31,7 @@ from gatewise.analyse import map_gates
 from gatewise.compact import compress
 from gatewise.export import save
 from gatewise.readers import find_readers
-from gatewise.report import measure
+from gatewise.report import measure, show
 from gatewise.sparsify import Variational
 from gatewise.tasks import provenance
 from gatewise.tasks.assembly import assemble
@@ -424,11 +425,22 @@ def tensorboard_writer(out: Path) -> Any:
     return SummaryWriter(str(out / "tensorboard"))
 
 
+def shown_quality(value: float | None) -> str:
+    """JSON has no infinity: it was written as null."""
+    if value is None or value == math.inf:
+        return "infinite"
+    return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
+
+
 def result_line(result: dict[str, Any]) -> str:
     """`valid_ppl 110.03  test_ppl 105.64  1.49x  neurons 64-115  gates 193-442  in 71 s`"""
-    quality = "  ".join(f"{key} {value:.4g}" if abs(value) < 1 else f"{key} {value:.2f}"
-                        for key, value in result["quality"].items() if not key.startswith("compact"))  # fmt: skip
+    quality = "  ".join(
+        f"{key} {shown_quality(value)}"
+        for key, value in result["quality"].items()
+        if not key.startswith("compact")
+    )
     counts = result["counts"]
     neurons = "-".join(str(n) for n in counts["neurons"].values())
     gates = "-".join(str(n) for n in counts["gates"].values())
-    return f"{quality}  {counts['compression']:.2f}x  neurons {neurons}  gates {gates}  in {result['seconds']:.0f} s"
+    left = f"{show(counts['compression'])}  neurons {neurons}  gates {gates}"
+    return f"{quality}  {left}  in {result['seconds']:.0f} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from gatewise import cli
 from gatewise.tasks import recipe, trainer
 from gatewise.tasks.checkpoints import Metrics, RunError, load_checkpoint, plain, save_checkpoint, write_whole
 from gatewise.tasks.saved import evaluate_saved
-from gatewise.tasks.trainer import Options, train
+from gatewise.tasks.trainer import Options, result_line, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
 METHODS = {
@@ -335,6 +336,14 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "none.pt")
     with pytest.raises(RunError, match="could not be written"):
         write_whole(tmp_path / "no" / "such" / "folder", b"")
+
+
+@pytest.mark.parametrize("nothing", [None, math.inf])
+def test_the_last_line_of_a_run_without_weights(nothing: float | None) -> None:
+    """result.json has null for what is infinite, and a run that was read back is shown like one just made."""
+    counts = {"compression": None, "neurons": {"rnn.l0": 0}, "gates": {"rnn.l0": 0}}
+    result = {"quality": {"test_ppl": nothing, "compact_test_ppl": 1.0}, "counts": counts, "seconds": 3.0}
+    assert result_line(result) == "test_ppl infinite  infx  neurons 0  gates 0  in 3 s"
 
 
 def test_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

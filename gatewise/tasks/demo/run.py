@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import gatewise as gw
+from gatewise.report import show
 from gatewise.tasks.demo.files import appearing, write_json
 from gatewise.tasks.demo.model import Plan, Sparsifier, WordModel, perplexity, train
 from gatewise.tasks.demo.speed import microseconds_per_word, torch_threads
@@ -220,7 +221,7 @@ def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[
     times = result["microseconds_per_word"]
     facts = [
         Fact("perplexity, test", f"{ppl['compressed']['test']:.2f}", f"dense: {ppl['dense']['test']:.2f}"),
-        Fact("compression", f"{counts['compression']:.2f}x"),
+        Fact("compression", show(counts["compression"])),
         Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"),
         Fact("neurons", "\N{EN DASH}".join(map(str, counts["neurons"].values())), f"of {settings.width} a layer"),
         Fact("live gates", "\N{EN DASH}".join(map(str, counts["gates"].values()))),

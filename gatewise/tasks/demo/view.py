@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gatewise.report import show
+
 
 class View:
     """Progress bars on a terminal, nothing where the output is a file or a pipe."""
@@ -64,7 +66,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             *(f"{ppl[name][split]:.2f}" for name in ("dense", "sparse", "compressed")),
         )
     yield "weights that are not zero", *(f"{counts['nonzero']:,}" for counts in columns)
-    yield "compression", *(f"{counts['compression']:.2f}x" for counts in columns)
+    yield "compression", *(show(counts["compression"]) for counts in columns)
     for layer in dense["neurons"]:
         yield f"{layer}  neurons", *(str(counts["neurons"][layer]) for counts in columns)
         yield f"{layer}  live gates", *(str(counts["gates"][layer]) for counts in columns)
