@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import EllipsisType
 from typing import Any
 
 import torch
@@ -51,9 +52,9 @@ class Posterior(nn.Module):
         own = dict(self.named_parameters(recurse=False))
         return [name for name in own if name + LOG_SIGMA in own]
 
-    def masked(self, name: str) -> Tensor:
-        """The mean with everything below the SNR threshold at zero."""
-        mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
+    def masked(self, name: str, at: int | EllipsisType = ...) -> Tensor:
+        """The mean, or one row of it, with everything below the SNR threshold at zero."""
+        mean, log_sigma = getattr(self, name)[at], getattr(self, name + LOG_SIGMA)[at]
         return torch.where(kept(mean, log_sigma, self.snr_threshold), mean, torch.zeros_like(mean))
 
     def drawn(self, name: str) -> Tensor:
@@ -62,10 +63,8 @@ class Posterior(nn.Module):
             return self.masked(name)
         if name in self.samples:
             return self.samples[name]
-        mean, log_sigma = (
-            getattr(self, name),
-            getattr(self, name + LOG_SIGMA),
-        )  # called outside the model's forward()
+        # Called outside the model's forward().
+        mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
         return torch.addcmul(mean, log_sigma.exp(), torch.randn_like(mean))
 
     def scale(self, name: str, n: int) -> Tensor | None:  # (dims), or (n, dims)
@@ -174,9 +173,16 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         if self.word_scale is not None:
             vectors = vectors * self._word_scales(input).unsqueeze(-1)
         if self.training and self.padding_idx is not None:
-            # The dense layer keeps this row at zero by giving it no gradient; a sample of it would not be zero.
-            vectors = vectors * (input != self.padding_idx).unsqueeze(-1)
+            # The dense layer gives this row no gradient: it is no part of what is learnt, so it has no noise either.
+            padding = (input == self.padding_idx).unsqueeze(-1)
+            vectors = torch.where(padding, self._padding_vector(self.padding_idx), vectors)
         return vectors
+
+    @torch.no_grad()
+    def _padding_vector(self, word: int) -> Tensor:  # (E,)
+        """What evaluation gives the word."""
+        vector = self.masked("weight", word)
+        return vector if self.word_scale is None else vector * self.masked("word_scale", word)
 
     def _word_scales(self, words: Tensor) -> Tensor:
         """z of every word in its place; a word that comes twice in a sequence has the same z there."""

@@ -262,6 +262,25 @@ def test_padding_stays_zero() -> None:
     assert vectors[0, 1].all()
 
 
+@pytest.mark.parametrize("noise", ["sequence", "batch"])
+@pytest.mark.parametrize("vocabulary", [(), ("emb",)])
+def test_padding_is_the_same_in_training_and_evaluation(noise: str, vocabulary: tuple[str, ...]) -> None:
+    """A padding row may hold anything; dense layers hand it on as it is and give it no gradient."""
+    dense = nn.Embedding.from_pretrained(torch.ones(5, 3), freeze=False, padding_idx=0)
+    model = Net(lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=dense, rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2))
+    gw.Variational(model, n_train=1, vocabulary=vocabulary, noise=noise)
+    words = torch.tensor([[0, 1], [2, 0]])
+    with torch.no_grad():
+        model.emb.weight_log_sigma[0, 2] = 5.0  # below the threshold, which evaluation sets to zero
+    trained = model.emb(words)
+    assert trained[0, 0].tolist() == trained[1, 1].tolist() == [1, 1, 0]
+    assert (trained[0, 1] != 1).all()
+    trained.sum().backward()
+    own = dict(model.emb.named_parameters()).values()
+    assert all(not p.grad[0].any() and p.grad[1:3].all() for p in own)
+    close(model.eval().emb(words)[0, 0], trained[0, 0])
+
+
 def test_gradients_scaled_by_frequency_stay_so() -> None:
     """An option of the dense embedding that its variational form must not lose."""
     model = Net(
