@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 import gatewise
-from gatewise.cli import main
+from gatewise.cli import app, main
 from gatewise.tasks.demo import run as demo
+
+COMMANDS = typer.main.get_command(app).commands
 
 
 @pytest.fixture
@@ -36,9 +39,13 @@ def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -
     assert len(text.splitlines()) < 50  # one screen
 
 
-def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--help"]) == 0
-    assert "gatewise demo --method bayes" in capsys.readouterr().out
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is shown, and it is a right use of the command."""
+    assert main([name, "--help"]) == 0
+    assert f"Example: gatewise {name} " in capsys.readouterr().out
+    example = (COMMANDS[name].epilog or "").removeprefix(f"Example: gatewise {name} ")
+    COMMANDS[name].make_context(name, example.split())
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
