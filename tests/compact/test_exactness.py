@@ -44,11 +44,11 @@ def test_compression_keeps_the_function(cell: str, method: str, data: Any) -> No
         assert gw.measure(small).fixed_point.neurons == gw.measure(case.model).fixed_point.neurons
 
 
-@given(case=sparse_networks(bidirectional=False, unbatched=False, steps=4))
-def test_streaming(case: Case) -> None:
+@pytest.mark.parametrize("shape", ["stream", "two-readers", "norm"])
+@given(data=st.data())
+def test_streaming(shape: str, data: Any) -> None:
     """T calls of one step, state handed on, equal one call of T steps."""
-    if not (isinstance(case.model, Drawn) and case.model.shape in ("stream", "two-readers", "norm")):
-        return
+    case = data.draw(sparse_networks(shape=shape, bidirectional=False, unbatched=False, steps=4))
     small = compress(case.model)
     x, state, _ = case.inputs
     with torch.no_grad():
@@ -76,11 +76,8 @@ def test_gradients(case: Case) -> None:
         floats = [x for x in inputs if is_float(x)]
         grads.append([torch.zeros_like(x) if x.grad is None else x.grad for x in floats])
     torch.testing.assert_close(*grads, **CLOSE)
-    folded = case.method in (
-        "W",
-        "W+N",
-        "W+G+N",
-    )  # a compact weight is then a product of the masked one with z
+    # A compact weight is then a product of the masked one with z.
+    folded = case.method in ("W", "W+N", "W+G+N")
     for name, part in small.named_modules():
         if isinstance(part, CompactLayer):
             check_layer_gradients(part, *owner_of(model, name), folded, case)
