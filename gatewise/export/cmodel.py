@@ -186,9 +186,9 @@ class Writer:
             return Value(place, width)
         place = self.place(value, after[1:], width, False)
         done = 0
-        self.helpers.add("take_state")
+        self.helpers.add("last_h")
         for state, n_units, scale in states:
-            self.say(f"take_state({n_units}, {state}, {scale}, {place} + {done});")
+            self.say(f"last_h({n_units}, {state}, {scale}, {place} + {done});")
             done += n_units
         return Value(place, width, every=False)
 

@@ -42,10 +42,11 @@ FILE_ABOVE = 8 << 20  # bytes of constants
 LONGEST = 128  # steps of a sequence in two directions
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
 BESIDES = "forward() gives something else than the chain of layers that was found in it; its answer must come first."
-KEYWORDS = set(
+TAKEN = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "main check golden read_weights vector words makefile readme".split()  # and the other files
+    "main check golden read_weights vector words makefile readme "  # the other files
+    "math stddef stdint stdio string immintrin".split()  # and the headers they include
 )
 
 
@@ -129,10 +130,10 @@ def to_c(
 def check_arguments(name: str, weights: str, block: int | None) -> None:
     if (
         not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
-        or name.lower() in KEYWORDS
+        or name.lower() in TAKEN
         or name.lower().startswith("gw")
     ):
-        raise ValueError(f"name={name!r}: expected a name of C; no keyword, no other file, not gw.")
+        raise ValueError(f"name={name!r}: expected a name of C; no keyword, no other file or header, not gw.")
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}: expected one of {WEIGHTS}.")
     if block is not None and block < 1:

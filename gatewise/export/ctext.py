@@ -13,6 +13,7 @@ def renamed(text: str, name: str) -> str:
     return re.sub(r"\bmodel(?=_|\.[hc]\b|\.bin\b)", name, text)
 
 
+# No name here may end as the model's own do, _reset _step _run _load _state: the user chooses how those begin.
 HELPERS = {
     "run_layer": """\
 static void run_layer(const gw_layer *layer, int32_t steps, int32_t reverse, const float *x, ptrdiff_t width,
@@ -25,9 +26,9 @@ static void run_layer(const gw_layer *layer, int32_t steps, int32_t reverse, con
 }
 
 """,
-    "take_state": """\
+    "last_h": """\
 /* h = s * scale of n neurons. */
-static void take_state(int32_t n, const float *s, const float *scale, float *y) {
+static void last_h(int32_t n, const float *s, const float *scale, float *y) {
     for (int32_t j = 0; j < n; j++) y[j] = scale ? s[j] * scale[j] : s[j];
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -486,6 +487,9 @@ def test_errors(tmp_path: Path) -> None:
         ({"name": "1st"}, "a name of C"),
         ({"name": "while"}, "a name of C"),
         ({"name": "words"}, "a name of C"),
+        ({"name": "math"}, "no other file or header"),
+        ({"name": "net\n"}, "a name of C"),
+        ({"name": "netz_ä"}, "a name of C"),
         ({"name": "gw"}, "a name of C"),
         ({"weights": "int4"}, "weights='int4'"),
         ({"block": 0}, "block=0"),
@@ -532,6 +536,25 @@ def test_a_name_is_everywhere(tmp_path: Path) -> None:
         if " T " in line
     ]
     assert sorted(names) == ["my_model_2_reset", "my_model_2_run", "my_model_2_step"]
+
+
+@pytest.mark.parametrize("k", range(len(VARIETY)))
+def test_no_name_can_clash(k: int, tmp_path: Path) -> None:
+    """Nothing that its header meets ends as the model's own names do, but gw_, with which no name may begin."""
+    gw.export.to_c(variety(k).small, tmp_path / "m", name="net", file_above=0 if k % 2 else 1 << 20)
+    apart = {"gw.c", "words.c", "vector.h"}
+    files = [p for p in (tmp_path / "m").iterdir() if p.suffix in (".c", ".h") and p.name not in apart]
+    names = {name for path in files for name in re.findall(r"\b[A-Za-z_]\w*", path.read_text())}
+    own = {name for name in names if name.lower().startswith("net_")}
+    assert {"net_state", "net_run", "NET_OK"} <= own
+    ends = tuple(name[3:] for name in own)
+    assert not [name for name in names - own if name.endswith(ends) and not name.lower().startswith("gw_")]
+
+
+@pytest.mark.parametrize("name", ["take", "read", "run", "layer_1", "log", "m", "int32", "E", "golden_x"])
+def test_names_that_look_like_ours(name: str, tmp_path: Path) -> None:
+    gw.export.to_c(variety(1).small, tmp_path / "m", name=name)
+    assert "passed" in run("make", "check", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ static void print(const float *y) {
 enum { WIDTH = 1 };
 static int32_t x[MODEL_BLOCK];
 
-static int read_step(int32_t *to) {
+static int read_one(int32_t *to) {
     long id;
     if (scanf("%ld", &id) != 1) return 0;
     *to = id < 0 || id >= MODEL_WORDS ? -1 : (int32_t)id;
@@ -32,7 +32,7 @@ static int read_step(int32_t *to) {
 enum { WIDTH = MODEL_INPUTS };
 static float x[MODEL_BLOCK * MODEL_INPUTS];
 
-static int read_step(float *to) {
+static int read_one(float *to) {
     for (int j = 0; j < MODEL_INPUTS; j++)
         if (scanf("%f", to + j) != 1) return 0;
     return 1;
@@ -48,13 +48,13 @@ int main(void) {
     model_reset(&state);
 #endif
 #if MODEL_STREAMS
-    while (!error && read_step(x)) {
+    while (!error && read_one(x)) {
         error = model_run(&state, 1, x, y);
         if (!error) print(y);
     }
 #else
     int32_t steps = 0;
-    while (steps < MODEL_BLOCK && read_step(x + steps * WIDTH)) steps++;
+    while (steps < MODEL_BLOCK && read_one(x + steps * WIDTH)) steps++;
     if (!error) error = model_run(&state, steps, x, y);
     for (int32_t t = 0; !error && t < (MODEL_FINAL ? 1 : steps); t++) print(y + t * MODEL_OUTPUTS);
 #endif
