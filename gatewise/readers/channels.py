@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
-import operator
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import fx
 
 # Functions that keep channels apart, by whether f(0) = 0.
 KEEPS_ZERO = set(
-    "relu relu_ relu6 tanh tanh_ gelu silu elu selu leaky_relu hardtanh hardswish mish softsign tanhshrink sin abs "
-    "neg square sqrt sign dropout dropout1d feature_dropout contiguous clone detach to float half double bfloat16 "
-    "type cuda cpu requires_grad_".split()
+    "relu relu_ relu6 tanh tanh_ gelu silu elu selu leaky_relu hardswish mish softsign tanhshrink sin abs neg square "
+    "sqrt sign clone".split()
 )
-MOVES_ZERO = set("sigmoid sigmoid_ exp cos softplus logsigmoid hardsigmoid clamp clamp_ clip pow".split())
-BINARY = set("add iadd sub isub mul imul truediv div maximum minimum add_ sub_ mul_ div_ where".split())
+# What may be its own argument: such a function shares memory with it.
+MAY_BE_SAME = set(
+    "dropout dropout1d feature_dropout contiguous detach to float half double bfloat16 type cuda cpu "
+    "requires_grad_".split()
+)
+MOVES_ZERO = set(
+    "sigmoid sigmoid_ exp cos softplus logsigmoid hardsigmoid hardtanh clamp clamp_ clip pow".split()
+)
+BINARY = set(
+    "add iadd sub isub mul imul truediv itruediv div maximum minimum add_ sub_ mul_ div_ where".split()
+)
 REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
 POOLS = set("max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d".split())
 METADATA = set(
     "dim numel device dtype ndim is_cuda new_zeros new_ones new_empty zeros_like ones_like batch_sizes "
     "sorted_indices unsorted_indices len".split()
 )
+JOINS = set("cat concat concatenate stack matmul bmm".split())  # units in any argument
+ALLOCATES = (
+    KEEPS_ZERO | MOVES_ZERO | BINARY | REDUCTIONS | POOLS | JOINS | {"softmax", "log_softmax", "masked_fill"}
+)
 
 
 @dataclass(frozen=True, eq=False)  # compared as objects: arrays have no single truth
 class Channels:
-    """A tensor of which one axis holds units. Path p says that channel c carries unit p.units[c] (-1: none)."""
+    """A tensor of which one axis holds units. Path p says that channel c carries unit p.units[c] (-1: none).
+
+    A layer takes one axis more or less (no batch, or two), so its rank is mostly what batches of sequences have, and
+    not proven. Where it is not, a dimension counted from the front may be that of the units. An operation that then
+    changes the shape shows it: no matrix fits the result. One that keeps the shape, a softmax, would not.
+    """
 
     paths: tuple[tuple[np.ndarray, bool], ...]  # (unit numbers (W,), whether a zero unit is still zero here)
     rank: int
     axis: int
+    proven: bool = False  # the rank
+
+    def apart(self, dim: Any, keeps_shape: bool = False) -> bool:
+        """Whether a dimension is another than that of the units."""
+        known = isinstance(dim, int) and -self.rank <= dim < self.rank
+        return known and dim % self.rank != self.axis and (dim < 0 or self.proven or not keeps_shape)
 
     @property
     def width(self) -> int:
@@ -88,22 +111,25 @@ class ChannelOperations:
             return target(*args) if numbers and target.__module__ == "_operator" else UNKNOWN
         result: Value = NotImplemented
         handler = getattr(self, "on_" + name, None)
-        if handler is not None and has_units(args[:1]):
-            result = handler(*args, **kwargs)
+        if not args and "input" in kwargs:
+            kwargs = dict(kwargs)
+            args = (kwargs.pop("input"),)
+        if kwargs.get("out") is not None or (name not in BINARY | JOINS and has_units([args[1:], kwargs])):
+            pass  # units where no rule below looks for them
+        elif handler is not None:
+            result = handler(*args, **kwargs) if takes(handler, args, kwargs) else NotImplemented
         elif name in METADATA:
             result = UNKNOWN
-        elif name in KEEPS_ZERO:
+        elif name in KEEPS_ZERO | MAY_BE_SAME:
             result = args[0]
         elif name in MOVES_ZERO:
             result = without_zero(args[0])
         elif name in BINARY:
-            result = self.binary(name, args)
+            result = self.binary(name, (*args, *kwargs.values()))
         elif name in REDUCTIONS:
             result = self.reduce(name, *args, **kwargs)
         elif name in POOLS and isinstance(args[0], Channels) and args[0].axis == args[0].rank - 2:
             result = args[0]  # (B, W, T): pools over time
-        elif name in ("matmul", "bmm"):
-            result = self.on_matmul(*args)
         if result is NotImplemented:
             self.expose([args, kwargs], f"{name}() may mix its channels")
             return UNKNOWN
@@ -126,7 +152,9 @@ class ChannelOperations:
         factors = args if kind == "mul" else args[:1] if kind in ("truediv", "div") else ()
         paths = [(u, zero and any(a is f for f in factors)) for a in wide for u, zero in a.paths]
         rank = max(a.rank for a in wide)
-        return Channels(tuple(paths), rank, rank - 1)
+        # Another tensor may have more axes.
+        proven = all(isinstance(a, int | float) or (isinstance(a, Channels) and a.proven) for a in args)
+        return Channels(tuple(paths), rank, rank - 1, proven)
 
     def on_getitem(self, value: Value, index: Any) -> Value:
         if isinstance(value, tuple | list):
@@ -139,7 +167,7 @@ class ChannelOperations:
         missing = value.rank - sum(item is not None and item is not Ellipsis for item in items)
         at = items.index(Ellipsis) if Ellipsis in items else len(items)
         items[at : at + 1] = [slice(None)] * missing
-        rank, axis, position, gathered = 0, -1, 0, False
+        rank, axis, position, gathered, proven = 0, -1, 0, False, value.proven
         for item in items:
             if item is None:
                 rank += 1  # a new axis
@@ -150,10 +178,11 @@ class ChannelOperations:
                 value, axis, rank = value.take(item), rank, rank + 1
             elif isinstance(item, slice):
                 rank += 1
-            elif not isinstance(item, int) and not gathered:
-                gathered, rank = True, rank + 1  # index tensors together leave one axis
+            elif not isinstance(item, int):
+                proven = False  # a tensor of indices or a mask, or a number
+                gathered, rank = True, rank + (not gathered)  # index tensors together leave one axis
             position += 1
-        return replace(value, rank=rank, axis=axis)
+        return replace(value, rank=rank, axis=axis, proven=proven)
 
     def state_item(self, states: States, index: Any) -> Value:
         first, *rest = index if isinstance(index, tuple) else (index,)
@@ -162,9 +191,8 @@ class ChannelOperations:
         if isinstance(first, int):
             return states.parts[first]
         if isinstance(first, slice) and all_constant(first):
-            return replace(
-                states, parts=states.parts[first], module=""
-            )  # a part is not what a layer takes back
+            # A part is not what a layer takes back.
+            return replace(states, parts=states.parts[first], module="")
         return NotImplemented
 
     def reduce(self, name: str, x: Value, dim: Any = None, *rest: Any, **kwargs: Any) -> Value:
@@ -172,28 +200,29 @@ class ChannelOperations:
         dims = kwargs.get("axis", dim)
         if not isinstance(x, Channels) or dims is None:
             return NotImplemented
-        listed = list(dims) if isinstance(dims, tuple | list) else [dims]
-        if not all(isinstance(d, int) and -x.rank <= d < x.rank and d % x.rank != x.axis for d in listed):
+        over = list(dims) if isinstance(dims, tuple | list) else [dims]
+        at = 1 if name in ("std", "var") else 0  # var(dim, unbiased, keepdim)
+        keep = kwargs.get("keepdim", rest[at] if len(rest) > at else False)
+        if not all(x.apart(d, keeps_shape=keep is not False) for d in over):
             return NotImplemented
         if name in ("logsumexp", "prod", "std", "var"):
             x = without_zero(x)
-        if not kwargs.get("keepdim", bool(rest) and rest[-1] is True):
-            gone = [d % x.rank for d in listed]
+        if not keep:
+            gone = [d % x.rank for d in over]
             x = replace(x, rank=x.rank - len(gone), axis=x.axis - sum(d < x.axis for d in gone))
         return (x, UNKNOWN) if name in ("max", "min", "median") else x
 
     def on_matmul(self, a: Value, b: Value, **kwargs: Any) -> Value:
         """a @ b sums over the last axis of a and the one before the last of b; the last of b stays."""
         self.expose(a, "a matrix product sums over it")
-        return (
-            b
-            if isinstance(b, Channels) and b.axis == b.rank - 1
-            else NotImplemented
-            if has_units(b)
-            else UNKNOWN
-        )
+        if not has_units(b):
+            return UNKNOWN
+        kept = isinstance(b, Channels) and b.axis == b.rank - 1
+        return replace(b, proven=False) if kept else NotImplemented  # a may have more axes
 
-    on_bmm = on_matmul
+    def on_bmm(self, a: Value, b: Value) -> Value:
+        product = self.on_matmul(a, b)
+        return replace(product, proven=True) if isinstance(product, Channels) else product
 
     def on_transpose(self, x: Value, a: int, b: int) -> Value:
         if isinstance(x, States) and not x.cell and {a, b} == {0, 1}:
@@ -206,22 +235,24 @@ class ChannelOperations:
     on_swapaxes = on_transpose
 
     def on_permute(self, x: Value, *dims: Any) -> Value:
-        order = spread(dims)
+        order = listed(dims)
         if isinstance(x, States) and not x.cell and order == (1, 0, 2):
             return replace(x, moved=not x.moved)
         if not isinstance(x, Channels) or not all(isinstance(d, int) for d in order):
             return NotImplemented
-        return replace(x, axis=[d % x.rank for d in order].index(x.axis))
+        if len(order) != x.rank:
+            return NotImplemented
+        return replace(x, axis=[d % x.rank for d in order].index(x.axis), proven=True)
 
     def on_reshape(self, x: Value, *shape: Any) -> Value:
         """Units stay on the last axis if it keeps its width; moved states flattened to (B, -1) are side by side."""
-        sizes = spread(shape)
+        sizes = listed(shape)
         if isinstance(x, States) and x.moved and len(sizes) == 2:
             return self.on_cat(list(x.parts), -1)
         if not isinstance(x, Channels) or x.axis != x.rank - 1:
             return NotImplemented
         same = sizes[-1] == x.width or (sizes[-1] == -1 and x.rank == len(sizes) == 2)
-        return replace(x, rank=len(sizes), axis=len(sizes) - 1) if same else NotImplemented
+        return replace(x, rank=len(sizes), axis=len(sizes) - 1, proven=True) if same else NotImplemented
 
     on_view = on_reshape
 
@@ -238,7 +269,7 @@ class ChannelOperations:
     def on_squeeze(self, x: Value, dim: Any = None) -> Value:
         if isinstance(x, States) and not x.cell and not x.moved and dim == 0 and len(x.parts) == 1:
             return x.parts[0]
-        if not isinstance(x, Channels) or not isinstance(dim, int) or dim % x.rank == x.axis:
+        if not isinstance(x, Channels) or not x.apart(dim):
             return NotImplemented
         return replace(x, rank=x.rank - 1, axis=x.axis - (dim % x.rank < x.axis))
 
@@ -268,18 +299,14 @@ class ChannelOperations:
         return self.on_cat([self.on_unsqueeze(v, dim) for v in values], dim)
 
     def on_gather(self, x: Value, dim: int, index: Value, **kwargs: Any) -> Value:
-        return (
-            x
-            if isinstance(x, Channels) and dim % x.rank != x.axis and not has_units(index)
-            else NotImplemented
-        )
+        """Along time; the index has as many axes as x, so a wrong rank would show."""
+        return x if isinstance(x, Channels) and x.apart(dim) else NotImplemented
 
-    on_index_select = on_gather
+    def on_index_select(self, x: Value, dim: int, index: Value) -> Value:
+        return x if isinstance(x, Channels) and x.apart(dim, keeps_shape=True) else NotImplemented
 
     def on_flip(self, x: Value, *dims: Any) -> Value:
-        apart = isinstance(x, Channels) and all(
-            isinstance(d, int) and d % x.rank != x.axis for d in spread(dims)
-        )
+        apart = isinstance(x, Channels) and all(x.apart(d, keeps_shape=True) for d in listed(dims))
         return x if apart else NotImplemented
 
     def on_masked_fill(self, x: Value, mask: Value, value: Any) -> Value:
@@ -288,17 +315,15 @@ class ChannelOperations:
     on_masked_fill_ = on_masked_fill
 
     def on_softmax(self, x: Value, dim: Any = None, **kwargs: Any) -> Value:
-        apart = isinstance(x, Channels) and isinstance(dim, int) and dim % x.rank != x.axis
+        apart = isinstance(x, Channels) and x.apart(dim, keeps_shape=True)
         return without_zero(x) if apart else NotImplemented
 
     on_log_softmax = on_softmax
 
     def on_shape(self, x: Value) -> Value:
-        return (
-            tuple(x.width if k == x.axis else UNKNOWN for k in range(x.rank))
-            if isinstance(x, Channels)
-            else UNKNOWN
-        )
+        if not isinstance(x, Channels):
+            return UNKNOWN
+        return tuple(x.width if k == x.axis else UNKNOWN for k in range(x.rank))
 
     def on_size(self, x: Value, dim: Any = None) -> Value:
         shape = self.on_shape(x)
@@ -313,10 +338,12 @@ class ChannelOperations:
 
     def on_pack_padded_sequence(self, x: Value, *args: Any, **kwargs: Any) -> Value:
         kept = isinstance(x, Channels) and x.axis == x.rank - 1
-        return Packed(replace(x, rank=2, axis=1)) if kept else NotImplemented
+        return Packed(replace(x, rank=2, axis=1, proven=True)) if kept else NotImplemented
 
     def on_pad_packed_sequence(self, x: Value, *args: Any, **kwargs: Any) -> Value:
-        return (replace(x.data, rank=3, axis=2), UNKNOWN) if isinstance(x, Packed) else NotImplemented
+        if not isinstance(x, Packed):
+            return NotImplemented
+        return replace(x.data, rank=3, axis=2, proven=True), UNKNOWN
 
 
 def without_zero(value: Value) -> Value:
@@ -326,7 +353,16 @@ def without_zero(value: Value) -> Value:
     return replace(value, paths=tuple((units, False) for units, _ in value.paths))
 
 
-def spread(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def takes(handler: Callable[..., Value], args: Any, kwargs: Any) -> bool:
+    """Whether a call, with names of arguments that a rule may not know, can be handed to it."""
+    try:
+        inspect.signature(handler).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def listed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """view(2, 3) and view((2, 3)) alike."""
     single = len(arguments) == 1 and isinstance(arguments[0], tuple | list)
     return tuple(arguments[0]) if single else arguments
@@ -353,21 +389,6 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return leaves(list(value.values()))
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple | list) else [value]
-
-
-def comes_from_argument(node: Any) -> bool:
-    """Whether a node is an argument of forward(), or a part of one, perhaps detached."""
-    while isinstance(node, fx.Node) and node.op != "placeholder":
-        plain = node.target is operator.getitem or node.target in (
-            "detach",
-            "contiguous",
-            "to",
-            "__getitem__",
-        )
-        if not plain:
-            return False
-        node = node.args[0]
-    return isinstance(node, fx.Node)
 
 
 def all_constant(index: slice) -> bool:

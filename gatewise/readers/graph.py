@@ -30,9 +30,7 @@ class Read:
     block: str
     unit: int
     width: int
-    keeps_zero: (
-        bool  # a unit that is always zero reaches the matrix as zero (relu does that, sigmoid does not)
-    )
+    keeps_zero: bool  # a unit that is always zero reaches the matrix as zero (relu, not sigmoid)
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,9 @@ class ReaderGraph:
     blocks: Mapping[str, Block]
     reads: tuple[Read, ...]
     exposed: Mapping[str, str] = field(default_factory=dict)  # block -> why its readers are not all known
-    raw: frozenset[str] = (
-        frozenset()
-    )  # parameters that forward() uses by itself, past the layer that owns them
+    raw: frozenset[str] = frozenset()  # parameters that forward() uses past the layer that owns them
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
-    memory: frozenset[str] = (
-        frozenset()
-    )  # blocks whose c is seen inside forward(), whatever became of their h
+    memory: frozenset[str] = frozenset()  # blocks whose c is seen inside forward(), whatever became of h
 
     def reads_of(self, block: str) -> list[Read]:
         return [read for read in self.reads if read.block == block]

@@ -1,28 +1,26 @@
 """Follows every channel of every layer's output through forward() to the matrices that read it.
 
-torch.fx records forward() as a graph of operations on unknown tensors. Each value in it is then described by the
-units its channels carry. An operation that keeps channels apart (dropout, relu, a transpose, pooling over time)
+forward() is recorded as a graph of operations on unknown tensors. Each value in it is then described by the units
+its channels carry. An operation that keeps channels apart (dropout, relu, a transpose, pooling over time)
 passes the description on; Linear, embedding and recurrent layers end it with a Read; anything else *exposes* the
 units: someone sees them, and nobody can say who needs them.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
 import operator
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import (
+    ALLOCATES,
+    METADATA,
     UNKNOWN,
     ChannelOperations,
     Channels,
@@ -33,34 +31,14 @@ from gatewise.readers.channels import (
     without_zero,
 )
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
+from gatewise.readers.record import is_hooked, name_of, overwritten, recordings, seen_elsewhere
 
 POINTWISE_MODULES = set(
-    "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardtanh Hardswish Mish Softsign "
+    "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardswish Mish Softsign "
     "Tanhshrink".split()
 )
-ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid".split())
-
-
-PACKING = (
-    torch.nn.utils.rnn.pack_padded_sequence,
-    torch.nn.utils.rnn.pad_packed_sequence,
-    torch.nn.utils.rnn.pack_sequence,
-    torch.nn.utils.rnn.pad_sequence,
-)
-
-
-class LayerTracer(fx.Tracer):
-    """Records forward(), with the layers we know as single operations."""
-
-    def __init__(self) -> None:
-        super().__init__(autowrap_functions=PACKING)
-        # Also where forward() writes nn.utils.rnn.pack_padded_sequence; the module's other names, such as Tensor,
-        # must stay what they are.
-        self._autowrap_search.append(torch.nn.utils.rnn)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = cell_of(m) is not None or is_linear(m) or is_embedding(m)
-        return known or super().is_leaf_module(m, module_qualified_name)
+ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid Hardtanh".split())
+MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 
 
 @dataclass(frozen=True)
@@ -82,79 +60,43 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
-    stored: dict[fx.Node, str] = {}
     try:
-        graph = record(root, stored)
+        made = recordings(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        return Found(
-            [], dict.fromkeys(blocks, f"forward() could not be traced ({said})"), set(), set(), set(blocks)
-        )
-    follower = Follower(model, blocks, prefix)
-    for node in graph.nodes:
-        follower.visit(node)
-    for node, attribute in stored.items():
-        follower.expose(follower.values.get(node), f"forward() stores it in {attribute}")
-    for name in blocks.keys() - follower.called:
-        follower.exposed.setdefault(name, "forward() never calls it")
-    return Found(follower.reads, follower.exposed, follower.raw, follower.outside, follower.memory)
-
-
-def record(model: nn.Module, stored: dict[fx.Node, str] | None = None) -> fx.Graph:
-    """The graph of forward(), with optional arguments given; failing that, with them left out.
-
-    Fills `stored` with the values that forward() stores in its modules, and where; the next call may read them there.
-    """
-    stored = {} if stored is None else stored
-    try:
-        with untouched(model, stored):
-            return LayerTracer().trace(model)
-    except Exception:
-        parameters = inspect.signature(model.forward).parameters.values()
-        absent = {p.name: None for p in parameters if p.default is None}
-        if not absent:
-            raise
-        stored.clear()
-        with untouched(model, stored):
-            return LayerTracer().trace(model, concrete_args=absent)
-
-
-@contextmanager
-def untouched(model: nn.Module, stored: dict[fx.Node, str]) -> Iterator[None]:
-    """Takes out of a model what recording puts into it: states that forward() keeps, constants of the tracer."""
-    before = [
-        (
-            name,
-            module,
-            dict(vars(module)),
-            {k: copy.copy(v) for k, v in vars(module).items() if is_container(v)},
-        )
-        for name, module in model.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for name, module, attributes, containers in before:
-            for key, value in list(vars(module).items()):
-                if value is not attributes.get(key) or key in containers:
-                    found = [leaf.node for leaf in leaves(value) if isinstance(leaf, fx.Proxy)]
-                    stored |= dict.fromkeys(found, joined(name, key))
-            vars(module).clear()
-            vars(module).update(attributes)
-            for key, contents in containers.items():
-                attributes[key].clear()
-                (attributes[key].extend if isinstance(contents, list) else attributes[key].update)(contents)
-
-
-def is_container(value: Any) -> bool:
-    return type(value) in (list, dict, set)
+        why = f"forward() could not be traced ({said})"
+        return Found([], dict.fromkeys(blocks, why), set(), set(), set(blocks))
+    found = Found([], {}, set(), set(), set())
+    called: set[str] = set()
+    given_state: set[str] = set()
+    for recording in made:
+        follower = Follower(model, blocks, prefix, found, given_state)
+        for node in recording.graph.nodes:
+            follower.visit(node)
+        for node, attribute in recording.stored.items():
+            follower.expose(follower.values.get(node), f"forward() stores it in {attribute}")
+        called |= follower.called
+    for name in blocks.keys() - called:
+        found.exposed.setdefault(name, "forward() never calls it")
+    return found
 
 
 class Follower(ChannelOperations):
     """Walks the graph once, from inputs to outputs, and keeps what every value carries."""
 
-    def __init__(self, model: nn.Module, blocks: Mapping[str, Block], prefix: str) -> None:
-        self.model, self.prefix = model, prefix
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Mapping[str, Block],
+        prefix: str,
+        found: Found,  # added to
+        given_state: set[
+            str
+        ],  # modules whose initial state is an argument of forward(), if it is given; added to
+    ) -> None:
+        self.model, self.prefix, self.given_state = model, prefix, given_state
+        self.reads, self.exposed, self.raw = found.reads, found.exposed, found.raw
+        self.outside, self.memory = found.outside, found.memory
         self.blocks = list(blocks.values())
         self.by_name = blocks
         widths = [block.width for block in self.blocks]
@@ -165,13 +107,7 @@ class Follower(ChannelOperations):
         )
         self.start_of = {block.name: int(start) for block, start in zip(self.blocks, self.starts)}
         self.values: dict[fx.Node, Value] = {}
-        self.reads: list[Read] = []
-        self.exposed: dict[str, str] = {}
         self.called: set[str] = set()
-        self.raw: set[str] = set()
-        self.outside: set[str] = set()
-        self.memory: set[str] = set()
-        self.given_state: set[str] = set()  # modules whose initial state is an argument of forward()
         self.columns = {
             matrix: input_width(module)
             for name, module in model.named_modules()
@@ -181,15 +117,41 @@ class Follower(ChannelOperations):
 
     def visit(self, node: fx.Node) -> None:
         args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
-        if node.op == "call_module":
-            self.values[node] = self.call_module(node, args, kwargs)
-        elif node.op == "output":
+        if node.op == "output":
             self.hand_back(args)
+            return
+        if node.op == "call_module":
+            result = self.call_module(node, args, kwargs)
+        elif node.op == "placeholder":
+            result = UNKNOWN
+        elif node.op == "get_attr":
+            self.raw.add(self.prefix + str(node.target))
+            result = UNKNOWN
         else:
-            if node.op == "get_attr":
-                self.raw.add(self.prefix + str(node.target))
-            inert = node.op in ("placeholder", "get_attr")
-            self.values[node] = UNKNOWN if inert else self.apply(node.target, args, kwargs)
+            result = self.apply(node.target, args, kwargs)
+        self.values[node] = result
+        base = overwritten(node, self.module_of(node))
+        if base is not None and result is not self.values[base]:
+            if seen_elsewhere(node, base, self.is_separate):
+                why = f"{name_of(node.target)} overwrites it, and another view of it is used later"
+                self.expose([self.values[base], result], why)
+            self.values[base] = result
+
+    def module_of(self, node: fx.Node) -> nn.Module | None:
+        return self.model.get_submodule(self.prefix + str(node.target)) if node.op == "call_module" else None
+
+    def is_separate(self, node: fx.Node) -> bool:
+        """Whether what a node makes shares no memory with what it is made of."""
+        module = self.module_of(node)
+        if module is not None:
+            return type(module).__name__ not in MAY_BE_SAME_MODULES and overwritten(node, module) is None
+        if node.op not in ("call_function", "call_method"):
+            return True
+        name = str(node.args[1]) if node.target is getattr else name_of(node.target)
+        if name == "getitem":  # of a tuple: one of several tensors
+            source = node.args[0]
+            return isinstance(source, fx.Node) and isinstance(self.values[source], tuple | list)
+        return name in METADATA | {"size", "shape"} or (name in ALLOCATES and overwritten(node) is None)
 
     def value(self, node: fx.Node) -> Value:
         return self.values[node]
@@ -239,13 +201,15 @@ class Follower(ChannelOperations):
         module = self.model.get_submodule(name)
         kind = type(module).__name__
         x = args[0] if args else kwargs.get("input")
+        if is_hooked(module):
+            return self.call_hooked(name, module, [args, kwargs])
         if cell_of(module) is not None:
             return self.call_recurrent(node, name, module, x, args, kwargs)
         if is_linear(module):
             self.read(x, joined(name, "weight"), f"{name} reads it across another axis")
-            return self.produced(name, x.rank if isinstance(x, Channels) else 3)
+            return self.produced(name, x)
         if is_embedding(module):
-            return self.produced(name, 3)
+            return self.produced(name, UNKNOWN)
         if kind in POINTWISE_MODULES:
             return x
         moved = without_zero(x) if kind in ZERO_MOVING_MODULES else NotImplemented
@@ -254,12 +218,26 @@ class Follower(ChannelOperations):
             return UNKNOWN
         return moved
 
-    def produced(self, name: str, rank: int) -> Channels:
-        """The output of a layer: its last blocks, side by side on the last axis."""
+    def call_hooked(self, name: str, module: nn.Module, given: Value) -> Value:
+        """A hook sees and may change what a layer takes and gives."""
+        why = f"a hook on {name} may see or change it"
+        self.expose(given, why)
+        for block in self.blocks:
+            if block.module == name:
+                self.called.add(block.name)
+                self.exposed.setdefault(block.name, why)
+                self.memory.add(block.name)
+        self.outside |= {matrix for matrix in self.columns if matrix.rpartition(".")[0] == name}
+        return UNKNOWN
+
+    def produced(self, name: str, like: Value, rank: int = 3) -> Channels:
+        """The output of a layer: its last blocks, side by side on the last axis; its rank that of what it reads."""
+        proven = isinstance(like, Channels) and like.proven
+        rank = like.rank if isinstance(like, Channels) else rank
         own = output_blocks(self.by_name, name)
         self.called |= {block.name for block in self.blocks if block.module == name}
         units = np.concatenate([np.arange(block.width) + self.start_of[block.name] for block in own])
-        return Channels(((units, True),), rank, rank - 1)
+        return Channels(((units, True),), rank, rank - 1, proven)
 
     def is_output_of(self, value: Value, name: str) -> bool:
         """Whether a value is exactly the output h of a single-step cell, which its caller hands back."""
@@ -284,11 +262,13 @@ class Follower(ChannelOperations):
         cell = cell_of(module)
         assert cell is not None
         if is_single_step(module):
-            h = self.produced(name, 2)
+            h = self.produced(name, UNKNOWN, rank=2)
             return (h, States(name, (h,), cell=True)) if cell.n_states == 2 else h
-        out = self.produced(name, 2 if isinstance(x, Packed) else x.rank if isinstance(x, Channels) else 3)
+        out = self.produced(name, x.data if isinstance(x, Packed) else x)
         own = [block for block in self.blocks if block.module == name]
-        parts = tuple(Channels(((np.arange(b.width) + self.start_of[b.name], True),), 2, 1) for b in own)
+        parts = tuple(
+            Channels(((np.arange(b.width) + self.start_of[b.name], True),), 2, 1, out.proven) for b in own
+        )
         h_n, c_n = States(name, parts, cell=False), States(name, parts, cell=True)
         return (Packed(out) if isinstance(x, Packed) else out), (h_n, c_n) if cell.n_states == 2 else h_n
 
@@ -316,9 +296,8 @@ def only_starts(node: Any, target: Any) -> bool:
         node = node.args[0]
     if not isinstance(node, fx.Node):
         return False
-    together = (
-        user for other, user in uses(node, ()) if all(a == b for a, b in zip(other, path))
-    )  # the same part of the argument, or one that contains it or lies in it
+    # The same part of the argument, or one that contains it or lies in it.
+    together = (user for other, user in uses(node, ()) if all(a == b for a, b in zip(other, path)))
     return all(user.op == "call_module" and user.target == target for user in together)
 
 

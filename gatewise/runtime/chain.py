@@ -14,8 +14,8 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.channels import comes_from_argument, leaves, spread
-from gatewise.readers.trace import record
+from gatewise.readers.channels import ALLOCATES, leaves, listed
+from gatewise.readers.record import is_hooked, name_of, overwritten, recordings, seen_elsewhere
 
 IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
@@ -27,6 +27,7 @@ MODULE_POINTWISE = {
     "Identity": "",
     "Dropout1d": "",
 }
+ZEROS = ("zeros", "new_zeros", "zeros_like")
 SCORES = ("softmax", "log_softmax")
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
@@ -131,10 +132,15 @@ def find_chain(model: nn.Module) -> Chain:
         axes = "BTC" if model.batch_first else "TBC"
         return Chain((step,), axis, axes, True, squeezed=False, returns_state=True)
     try:
-        graph = record(model)
+        made = recordings(model, modes=[False])
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         raise ChainError(f"forward() could not be traced: {error}. {WAY_OUT}") from error
-    return Walk(model).through(graph)
+    chain, *others = (Walk(model, bool(way.absent)).through(way.graph) for way in made)
+    for way, other in zip(made[1:], others):
+        if other != chain:
+            missing = ", ".join(sorted(way.absent))
+            raise ChainError(f"forward() is another function when it is called without {missing}. {WAY_OUT}")
+    return chain
 
 
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
@@ -143,8 +149,11 @@ WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any mode
 class Walk:
     """Follows the one path from the input to the output."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, without_state: bool = False) -> None:
         self.model = model
+        self.without_state = (
+            without_state  # recorded with arguments left out: forward() may start from zeros itself
+        )
         self.values: dict[fx.Node, Any] = {}
         self.batch_axis: int | None = None
 
@@ -163,7 +172,30 @@ class Walk:
             else:
                 args, kwargs = (fx.map_arg(given, self.values.get) for given in (node.args, node.kwargs))
                 self.values[node] = self.follow(node, list(args), dict(kwargs))
+                self.overwrite(node)
         raise ChainError(f"forward() returns nothing. {WAY_OUT}")
+
+    def overwrite(self, node: fx.Node) -> None:
+        """After x.relu_() the name x stands for the result."""
+        base = overwritten(node, self.module_of(node))
+        if base is not None and self.values[node] != self.values[base]:
+            if seen_elsewhere(node, base, self.is_separate):
+                raise self.refuse(node, "it overwrites a tensor of which another view is used later")
+            self.values[base] = self.values[node]
+
+    def module_of(self, node: fx.Node) -> nn.Module | None:
+        return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def is_separate(self, node: fx.Node) -> bool:
+        """Whether what a node makes shares no memory with what it is made of."""
+        module = self.module_of(node)
+        if module is not None:
+            return bool(MODULE_POINTWISE.get(type(module).__name__, "layer")) and not overwritten(
+                node, module
+            )
+        of_tuple = node.target is operator.getitem and isinstance(self.values[node.args[0]], tuple)  # type: ignore[index]
+        made = name_of(node.target) in ALLOCATES and not overwritten(node)
+        return node.op in ("placeholder", "get_attr") or of_tuple or made
 
     def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a node makes of values on the path; None for what leads to no answer."""
@@ -179,15 +211,19 @@ class Walk:
         if node.op == "call_module":
             return self.layer(node, args, kwargs)
         target = node.target
-        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        name = name_of(target)
         if target is getattr and args[1] in ("shape", "device", "dtype", "ndim"):
             return (
                 tuple(map(Size, args[0].axes)) if args[1] == "shape" and isinstance(args[0], Value) else None
             )
+        if name in ZEROS:
+            return None
         if name in ("size", "dim"):
             sizes = tuple(map(Size, args[0].axes)) if name == "size" and isinstance(args[0], Value) else None
             return sizes[args[1]] if sizes and len(args) > 1 else sizes
-        x = args[0]
+        x = args[0] if args else kwargs.get("input")
+        if any(isinstance(leaf, Value | LastStates) for leaf in leaves([args[1:], kwargs.get("out")])):
+            raise self.refuse(node, f"{name}() of two values")
         if isinstance(x, tuple | list) and name in ("cat", "concat"):
             return self.joined_states(node, list(x), args[1:], kwargs)
         if target is operator.getitem:
@@ -216,9 +252,9 @@ class Walk:
             axes[a], axes[b] = axes[b], axes[a]
             return replace(x, axes=tuple(axes))
         if name == "permute":
-            return replace(x, axes=tuple(x.axes[d] for d in spread(tuple(args))))
+            return replace(x, axes=tuple(x.axes[d] for d in listed(tuple(args))))
         channels_last = len(x.axes) == 3 and x.axes[-1] == "C"
-        sizes = spread(tuple(args))
+        sizes = listed(tuple(args))
         rows = name in ("view", "reshape") and sizes in ((-1, width_of(x.steps)), (-1, Size("C")))
         if channels_last and (rows or (name == "flatten" and tuple(args) in ((0, 1), (0, -2)))):
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
@@ -230,6 +266,8 @@ class Walk:
         name = str(node.target)
         module = self.model.get_submodule(name)
         x = args[0] if args else kwargs.get("input")
+        if is_hooked(module):
+            raise self.refuse(name, "a hook may change what it takes or gives")
         if not isinstance(x, Value):
             raise self.refuse(name, "it reads a state")
         kind = type(module).__name__
@@ -250,7 +288,8 @@ class Walk:
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
-            if given is not None and not all(comes_from_argument(leaf) for leaf in leaves(given)):
+            starts = comes_from_argument if not self.without_state else comes_from_argument_or_is_zero
+            if given is not None and not all(starts(leaf) for leaf in leaves(given)):
                 raise self.refuse(name, f"its {what} is computed by forward()")
         axes = x.axes
         if len(axes) != 3 or axes[-1] != "C":
@@ -328,3 +367,24 @@ class Walk:
             squeezed=value.squeezed,
             returns_state=isinstance(returned, tuple | list),
         )
+
+
+def comes_from_argument(node: Any) -> bool:
+    """Whether a node is an argument of forward(), or a part of one, perhaps detached."""
+    while isinstance(node, fx.Node) and node.op != "placeholder":
+        plain = node.target is operator.getitem or node.target in (
+            "detach",
+            "contiguous",
+            "to",
+            "__getitem__",
+        )
+        if not plain:
+            return False
+        node = node.args[0]
+    return isinstance(node, fx.Node)
+
+
+def comes_from_argument_or_is_zero(node: Any) -> bool:
+    """A state that forward() makes for a caller who gives none is what layers start from anyway, if it is zero."""
+    made = isinstance(node, fx.Node) and name_of(node.target) in ZEROS
+    return made or comes_from_argument(node)

@@ -106,6 +106,47 @@ def cell_state_read(m: Any, x: Any) -> Any:
     return m.fc(c)
 
 
+def two_heads(rule: Callable[[Any, Any], Any], exposed: set[str] | None = None) -> Pattern:
+    """rnn and top side by side, their outputs joined by a rule, read by fc"""
+    return Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(rule(m.rnn(x)[0], m.top(x)[0])),
+            rnn=nn.LSTM(E, H),
+            top=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        exposed or {"fc"},
+        x=lambda: torch.randn(T, B, E),
+    )
+
+
+def add_in_place(a: Any, b: Any) -> Any:
+    a.add_(b)
+    return a
+
+
+def add_to_another_name(a: Any, b: Any) -> Any:
+    name = a
+    a += b
+    return name
+
+
+def add_to_a_view(a: Any, b: Any) -> Any:
+    a[:2].add_(b[:2])
+    return a
+
+
+def add_and_look_at_a_view(a: Any, b: Any) -> Any:
+    view = a.transpose(0, 1)
+    a.mul_(b)
+    return view.transpose(0, 1)
+
+
+def change_a_relu(a: Any, b: Any) -> Any:
+    F.relu(a, inplace=True)
+    return a + b
+
+
 def two_calls(m: Any, x: Any) -> Any:
     _, state = m.rnn(m.emb(x))
     again, _ = m.rnn(m.emb(x), state)
@@ -277,6 +318,33 @@ PATTERNS = {
         ),
         {"fc", "rnn.l0"},
     ),
+    "a sum in place": two_heads(add_in_place),
+    "a sum in place, under another name": two_heads(add_to_another_name),
+    "a sum in place of a part": two_heads(add_to_a_view, {"fc", "rnn.l0", "top.l0"}),
+    "a product in place, under a view": two_heads(add_and_look_at_a_view, {"fc", "rnn.l0", "top.l0"}),
+    "relu in place": two_heads(change_a_relu),
+    "operands by name": two_heads(lambda a, b: torch.add(a, other=b)),
+    "the first operand by name": two_heads(lambda a, b: torch.tanh(input=a) + b),
+    "an exponent": two_heads(lambda a, b: a.abs().pow(b), {"fc", "rnn.l0", "top.l0"}),
+    "a bound": two_heads(lambda a, b: a.clamp(min=b), {"fc", "rnn.l0", "top.l0"}),
+    "written into a third": two_heads(
+        lambda a, b: torch.add(a.detach(), b.detach(), out=torch.empty_like(a)), {"fc", "rnn.l0", "top.l0"}
+    ),
+    "variance, unbiased": two_heads(lambda a, b: torch.cat([a.var(0, True), b.var(0, True)])),
+    "softmax over an axis that may be the neurons'": Pattern(
+        head(lambda out: (9 * out[len(LENGTHS)]).softmax(1)).build, {"fc", "rnn.l0"}
+    ),
+    "softmax of a Linear, of texts or of words": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.pre(x).softmax(1) * m.rnn(x[None])[0][-1]),
+            pre=nn.Linear(E, H),
+            rnn=nn.LSTM(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "pre"},
+        x=lambda: torch.randn(B, E),
+    ),
+    "softmax over a proven axis": head(lambda out: out.reshape(T, B, H).softmax(1)),
     "numbers in, no embedding": Pattern(
         lambda: Net(lambda m, x: m.fc(m.rnn(x)[0][-1]), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2)),
         x=lambda: torch.randn(T, B, E),
@@ -329,6 +397,50 @@ def test_reads_are_needed(name: str) -> None:
     changed = twin(model)
     disturb(changed, block, 0)
     assert not torch.allclose(answer(model(x)), answer(changed(x)))
+
+
+class TwoWays(nn.Module):
+    """Another reader in training, and another when a second argument is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.LSTM(E, H), nn.Linear(H, 2)
+        self.train_fc, self.more_fc = nn.Linear(H, 2), nn.Linear(H, 2)
+
+    def forward(self, x: Tensor, more: Tensor | None = None) -> Tensor:
+        out, _ = self.rnn(x)
+        if more is not None:
+            return self.more_fc(out) + more
+        return self.train_fc(out) if self.training else self.fc(out)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_way_to_call_forward_counts(training: bool) -> None:
+    """Whatever the mode while it is followed: a neuron that one way reads has a reader."""
+    model = TwoWays().train(training)
+    found = {read.matrix for read in find_readers(model).reads_of("rnn.l0")}
+    assert found == {"rnn.weight_hh_l0", "fc.weight", "train_fc.weight", "more_fc.weight"}
+    assert model.training is training
+
+
+def test_a_hook_exposes_its_layer() -> None:
+    """A hook may see or change what a layer takes and gives, and nobody can follow it."""
+    model = PATTERNS["language model"].build()
+    model.rnn.register_forward_hook(lambda module, given, out: (out[0].flip(-1), out[1]))
+    assert set(find_readers(model).exposed) == {"emb", "rnn.l0", "rnn.l1", "fc"}
+
+
+def test_a_hook_of_torch_prune_is_known() -> None:
+    """It only puts the masked weight in its place."""
+    model = PATTERNS["dropout"].build()
+    nn.utils.prune.random_unstructured(model.fc, "weight", 0.5)
+    assert set(find_readers(model).exposed) == {"fc"}
+
+
+@pytest.mark.parametrize("act", [nn.Hardtanh(0.2, 1.0), nn.Hardtanh()])
+def test_hardtanh_may_move_zero(act: nn.Module) -> None:
+    model = Net(lambda m, x: m.fc(m.act(m.rnn(x)[0])), rnn=nn.LSTM(E, H), act=act, fc=nn.Linear(H, 2))
+    assert [read.keeps_zero for read in find_readers(model).reads_by("fc.weight")] == [False]
 
 
 def test_zero_stays_zero_or_not() -> None:
