@@ -188,9 +188,8 @@ def golden_input(narrow: NarrowChain, steps: int) -> NDArray[Any]:  # (T, n_inpu
     return ids
 
 
-def forward(
-    model: nn.Module, narrow: NarrowChain, x: NDArray[Any]
-) -> NDArray[np.float32]:  # -> (T or 1, width)
+def forward(model: nn.Module, narrow: NarrowChain, x: NDArray[Any]) -> NDArray[np.float32]:
+    """(T, width), or (1, width) where there is one answer."""
     modes = [(module, module.training) for module in model.modules()]
     batch = torch.from_numpy(x).unsqueeze(narrow.chain.batch_axis)
     try:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.runtime.engine import log_softmax
 from gatewise.runtime.narrow import Affine, Function, Level, Link, NarrowChain, Recurrence, Table
 from gatewise.runtime.packing import quantize
 
@@ -19,8 +20,9 @@ Doubles = NDArray[np.float64]
 
 
 def answer(
-    narrow: NarrowChain, x: NDArray[Any]
-) -> Doubles:  # (T, n_inputs) or ids (T,) -> (T, width) or (1, width)
+    narrow: NarrowChain,
+    x: NDArray[Any],  # (T, n_inputs) or ids (T,)
+) -> Doubles:  # (T, width) or (1, width)
     """The chain's answer to one sequence, in double precision."""
     value: NDArray[Any] = x if narrow.chain.words else x.astype(np.float64)
     last_state: Doubles = np.zeros((1, 0))
@@ -64,12 +66,6 @@ def recurrence(level: Level, r: Recurrence, x: Doubles) -> tuple[Doubles, Double
             s = update * s + (1 - update) * candidate
         y[t] = s * r.scale
     return y, s * r.scale
-
-
-def log_softmax(x: Doubles) -> Doubles:
-    shifted: Doubles = x - x.max(axis=-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted
 
 
 FUNCTIONS: dict[str, Any] = {

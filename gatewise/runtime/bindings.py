@@ -97,15 +97,10 @@ def native() -> ModuleType:
     return module
 
 
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(native().__file__)
-    library.gw_kernels_at.restype = ctypes.POINTER(_Kernels)
-    return library
-
-
 def kernels() -> dict[str, Any]:
     """Instruction sets that this machine can run, fastest first, with their tables."""
-    at = _library().gw_kernels_at
+    at = ctypes.CDLL(native().__file__).gw_kernels_at
+    at.restype = ctypes.POINTER(_Kernels)
     tables: dict[str, Any] = {}
     while table := at(len(tables)):
         tables[table.contents.isa.decode()] = table
@@ -162,10 +157,8 @@ class Network:
         n_in: int,  # width of x, or of the embedding
         *,
         n_words: int = 0,  # V; 0: the network reads vectors
-        remap: NDArray[np.int32]
-        | None = None,  # (V) row of embedding or table, -1: removed; None: all are there
-        embedding: Floats
-        | None = None,  # (V', n_in); None with n_words: folded into the tables of the first level
+        remap: NDArray[np.int32] | None = None,  # (V) row of embedding or table, -1: removed; None: all there
+        embedding: Floats | None = None,  # (V', n_in); None with n_words: folded into the first level
         head: tuple[PackedMatrix, Floats] | None = None,  # (O, width), (O)
         softmax: bool = False,
         final: bool = False,  # the output is the top level's last state, not every step's
@@ -256,14 +249,3 @@ def softmax(y: Floats, isa: str | None = None) -> None:  # (..., n), in place
     tables[isa or next(iter(tables))].contents.softmax(
         y.size // max(y.shape[-1], 1), y.shape[-1], y.ctypes.data
     )
-
-
-def top_k(y: Floats, k: int) -> tuple[NDArray[np.int32], Floats]:  # (n) -> (k), (k)
-    """Positions and values of the k largest, largest first; of equals the first."""
-    if y.dtype != np.float32 or y.ndim != 1 or not 0 < k <= len(y):
-        raise ValueError(f"top_k: expected a float32 vector of at least {k} numbers and k > 0")
-    row, index, value = np.ascontiguousarray(y), np.empty(k, np.int32), np.empty(k, np.float32)
-    pointers = (ctypes.c_void_p(a.ctypes.data) for a in (row, index, value))
-    source, to_index, to_value = pointers
-    _library().gw_top_k(ctypes.c_int32(len(row)), source, ctypes.c_int32(k), to_index, to_value)
-    return index, value

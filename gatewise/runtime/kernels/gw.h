@@ -154,9 +154,6 @@ void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t 
 /* exp(y) / sum(exp(y)) along each of m rows of n, in place. */
 void gw_softmax(int32_t m, int32_t n, float *y);
 
-/* The k largest of y (n), 0 < k <= n, largest first; of equals the first. index, value: (k). */
-void gw_top_k(int32_t n, const float *y, int32_t k, int32_t *index, float *value);
-
 /* y (n) = f(x), for tables of constant gates and for tests. */
 enum { GW_F_SIGMOID = 0, GW_F_HARD_SIGMOID = 1, GW_F_TANH = 2, GW_F_EXP = 3 };
 void gw_map(int32_t f, size_t n, const float *x, float *y);

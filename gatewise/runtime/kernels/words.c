@@ -45,18 +45,3 @@ void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t 
             for (int32_t k = 0; k < dim; k++) y[k] = scale[words[j]] * codes[(ptrdiff_t)words[j] * dim + k];
     }
 }
-
-void gw_top_k(int32_t n, const float *y, int32_t k, int32_t *index, float *value) {
-    int32_t held = 0;
-    for (int32_t j = 0; j < n; j++) {
-        int32_t at;
-        if (held == k && !(y[j] > value[k - 1])) continue;
-        if (held < k) held++;
-        for (at = held - 1; at > 0 && y[j] > value[at - 1]; at--) {
-            value[at] = value[at - 1];
-            index[at] = index[at - 1];
-        }
-        value[at] = y[j];
-        index[at] = j;
-    }
-}
