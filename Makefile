@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 STAMP  := $(VENV)/.installed
-BUILT  := pyproject.toml constraints.txt $(wildcard CMakeLists.txt gatewise/runtime/kernels/*.[ch])
+BUILT  := pyproject.toml constraints.txt $(wildcard CMakeLists.txt gatewise/runtime/*.c gatewise/runtime/kernels/*.[ch])
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=
