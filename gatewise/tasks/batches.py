@@ -9,7 +9,6 @@ The order of epoch e is drawn from (seed, e) alone: a run resumed at (epoch, bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,15 +33,6 @@ class EpochPlan:
 
     index: Tensor  # (batches, B) int64
     weight: Tensor  # (batches, B) float32: 1 for a real row, 0 for a filler
-    n_rows: int  # real rows in all
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def rows(self, batch: int) -> Tensor:
-        """The real rows of one batch only: shorter for a last partial batch. Needs no device-to-host copy."""
-        size = self.index.shape[1]
-        return self.index[batch, : min(size, self.n_rows - batch * size)]
 
 
 def plan_epoch(rows: Tensor, batch_size: int) -> EpochPlan:
@@ -57,7 +47,7 @@ def plan_epoch(rows: Tensor, batch_size: int) -> EpochPlan:
     slots = torch.arange(n_batches * batch_size, device=rows.device)
     index = rows[slots % n_rows].view(n_batches, batch_size)
     weight = (slots < n_rows).float().view(n_batches, batch_size)
-    return EpochPlan(index, weight, n_rows)
+    return EpochPlan(index, weight)
 
 
 @dataclass(frozen=True)
@@ -116,14 +106,3 @@ class Examples:
         if weight is None:
             weight = torch.ones(len(index), device=self.inputs.device)
         return Batch(self.inputs[index], self.targets[index], self.mask(index), weight)
-
-    def batches(self, plan: EpochPlan, start: int = 0, fixed_shape: bool = False) -> Iterator[Batch]:
-        """The batches of a plan from number `start` on.
-
-        The last one is shorter, as with the authors, or of full size with weight 0 on its fillers.
-        """
-        for k in range(start, len(plan)):
-            if fixed_shape:
-                yield self.batch(plan.index[k], plan.weight[k])
-            else:
-                yield self.batch(plan.rows(k))

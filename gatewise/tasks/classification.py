@@ -187,12 +187,11 @@ def csv_texts(
     label: Column = "label",
     test: str | Path | None = None,
     rules: TextRules | None = None,
-    test_fraction: float = 0.1,
 ) -> TextData:
     """Your own CSV of texts and classes (UTF-8; .gz and .xz are unpacked).
 
     Columns by name need a header line; columns by position (from 0) mean that there is none. Several text columns are
-    joined by a blank. Without a `test` file, the given fraction of the rows, drawn from the seed, is the test set.
+    joined by a blank. Without a `test` file, a tenth of the rows, drawn from the seed, is the test set.
     """
     rules = rules or TextRules()
     columns = [text] if isinstance(text, str | int) else list(text)
@@ -205,10 +204,8 @@ def csv_texts(
     number = {name: k for k, name in enumerate(classes)}
     train = Texts(texts, [number[name] for name in labels])
     if test is None:
-        if not 0 < test_fraction < 1:
-            raise DataError(f"test_fraction is {test_fraction}; it must be between 0 and 1.")
         order = np.random.RandomState(rules.seed).permutation(len(texts))
-        cut = int((1 - test_fraction) * len(texts))
+        cut = int(0.9 * len(texts))
         return prepare(train.take(order[:cut]), train.take(order[cut:]), rules, classes)
     test_texts, test_labels = read_csv(test, columns, label)
     new = sorted(set(test_labels) - set(classes))

@@ -219,9 +219,9 @@ class Windows:
     def __len__(self) -> int:
         return self.n_windows
 
-    def windows(self, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Views (inputs, targets), each (T, B), from window `start` on; a kept last one has fewer steps."""
-        for k in range(start, self.n_windows):
+    def windows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Views (inputs, targets), each (T, B); a kept last one has fewer steps."""
+        for k in range(self.n_windows):
             first, last = k * self.steps, min((k + 1) * self.steps, self.n_steps)
             yield self.rows[first:last], self.rows[first + 1 : last + 1]
 
@@ -281,11 +281,6 @@ class Chunks:
         """Inputs and targets, each (L - 1, B), of the chunks that begin at `first` (B,); device operations only."""
         chunk = self.ids[first + self._ahead]  # (L, B)
         return chunk[:-1], chunk[1:]
-
-    def batches(self, plan: EpochPlan, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of a plan from number `start` on; the last one may be smaller."""
-        for k in range(start, len(plan)):
-            yield self.batch(plan.rows(k))
 
 
 def _read(path: str | Path) -> str:

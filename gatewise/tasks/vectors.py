@@ -55,7 +55,6 @@ class Coverage:
     exact: int
     lower: int  # by their lower-case form
     n_words: int
-    found_rows: Tensor  # (rows,) bool
 
     @property
     def found(self) -> int:
@@ -84,7 +83,6 @@ def pretrained_rows(
     vectors = read_vectors(path, wanted, dim)
     # All rows are drawn, found or not: the start of a missing word does not depend on which others are missing.
     rows = torch.rand(first_row + len(words), dim, generator=generator).mul_(0.1).sub_(0.05)
-    found = torch.zeros(len(rows), dtype=torch.bool)
     exact = lower = 0
     for k, word in enumerate(words, start=first_row):
         vector = vectors.get(word)
@@ -94,8 +92,7 @@ def pretrained_rows(
             lower += vector is not None
         if vector is not None:
             rows[k] = torch.from_numpy(vector)
-            found[k] = True
-    return rows, Coverage(Path(path).name, exact, lower, len(words), found)
+    return rows, Coverage(Path(path).name, exact, lower, len(words))
 
 
 def find_vectors(kind: Kind, dim: int, data_dir: str | Path | None = None) -> Path:

@@ -43,10 +43,11 @@ def test_feeds_give_the_batches_of_the_data_layer() -> None:
     by_chunk = ChunkFeed(chunks)
     by_chunk.reset(epoch_generator(3, 1))
     plan = chunks.epoch(epoch_generator(3, 1))
-    for k, (inputs, _) in enumerate(chunks.batches(plan)):
-        batch = by_chunk.fetch(at(k))
-        assert torch.equal(batch.inputs[:, : inputs.shape[1]], inputs)
-        assert batch.weight.sum() == inputs.numel()
+    for k, (first, weight) in enumerate(zip(plan.index, plan.weight)):
+        batch, (inputs, targets) = by_chunk.fetch(at(k)), chunks.batch(first)
+        assert torch.equal(batch.inputs, inputs)
+        assert torch.equal(batch.targets, targets)
+        assert torch.equal(batch.weight, weight.expand(inputs.shape))
     rows = examples()
     by_row = ExampleFeed(rows, 3)
     by_row.reset(epoch_generator(0, 2))
