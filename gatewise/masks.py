@@ -113,9 +113,8 @@ class FirstNames:
     def __init__(self) -> None:
         self.first: dict[str, str] = {}
         self.by_id: dict[int, str] = {}
-        self.held: list[
-            object
-        ] = []  # a tensor made for the look-up must live on, or its id would be given again
+        # A tensor made for the look-up must live on, or its id would be given again.
+        self.held: list[object] = []
 
     def add(self, name: str, parameter: object) -> None:
         self.held.append(parameter)

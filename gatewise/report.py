@@ -138,7 +138,7 @@ def count(model: nn.Module, masks: Masks, graph: ReaderGraph, structure: Structu
         embedding = name.rpartition(".")[0]
         if embedding in masks.words:
             columns = keep[embedding]
-        body = masks.matrix[name].cpu() & columns.cpu()
+        body = masks.matrix[name] & columns
         first = masks.shared[name]
         stored[first] = stored.get(first, torch.zeros_like(body)) | (body & live[:, None])
         masked[first] = masked.get(first, torch.zeros_like(body)) | (body & present[:, None])

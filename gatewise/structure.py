@@ -46,9 +46,8 @@ class Structure:
     """Keep-masks of every layer by name (`rnn.l0`, `rnn.l1_reverse`, `emb`, `fc`), on the CPU."""
 
     layers: Mapping[str, LayerStructure]
-    exposed: Mapping[str, str] = field(
-        default_factory=dict
-    )  # layers whose readers are not all known, and why
+    # Layers whose readers are not all known, and why.
+    exposed: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def from_weights(
@@ -133,10 +132,9 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
 def read_at_all(block: str, matrix: Mapping[str, Tensor], graph: ReaderGraph) -> Tensor:  # (width,) bool
     """Whether some non-zero weight reads each unit; an exposed block counts as read."""
     width = graph.blocks[block].width
-    device = next(iter(matrix.values())).device
     if block in graph.exposed:
-        return torch.ones(width, dtype=torch.bool, device=device)
-    read = torch.zeros(width, dtype=torch.bool, device=device)
+        return torch.ones(width, dtype=torch.bool)
+    read = torch.zeros(width, dtype=torch.bool)
     for r in graph.reads_of(block):
         read[r.unit : r.unit + r.width] |= matrix[r.matrix][:, r.column : r.column + r.width].any(0)
     return read
@@ -148,8 +146,8 @@ def zero_columns(
     """Columns that only ever see zero: every unit that reaches them is zero, and reaches them as zero."""
     reads = graph.reads_by(matrix)
     if not reads or matrix in graph.outside:
-        return next(iter(zero.values())).new_zeros(width)
-    fed = torch.zeros(width, dtype=torch.bool, device=next(iter(zero.values())).device)
+        return torch.zeros(width, dtype=torch.bool)
+    fed = torch.zeros(width, dtype=torch.bool)
     nonzero = torch.zeros_like(fed)
     for r in reads:
         columns = slice(r.column, r.column + r.width)
@@ -185,15 +183,13 @@ def assemble(
                 own.input_matrix, keep, matrix, graph
             )
             recurrent = (matrix[own.recurrent_matrix] & rows).any(0) & keep[name]
-            layers[name] = RecurrentStructure(
-                inputs.cpu(), live[name].cpu(), keep[name].cpu(), recurrent.cpu()
-            )
+            layers[name] = RecurrentStructure(inputs, live[name], keep[name], recurrent)
         elif name in masks.words:
-            layers[name] = EmbeddingStructure(words[name].cpu(), keep[name].cpu())
+            layers[name] = EmbeddingStructure(words[name], keep[name])
         else:
             weight = weight_name(name)
             inputs = (matrix[weight] & keep[name][:, None]).any(0) & kept_columns(weight, keep, matrix, graph)
-            layers[name] = LinearStructure(inputs.cpu(), keep[name].cpu())
+            layers[name] = LinearStructure(inputs, keep[name])
     return Structure(layers, dict(graph.exposed))
 
 
@@ -201,7 +197,7 @@ def kept_columns(
     name: str, keep: Mapping[str, Tensor], matrix: Mapping[str, Tensor], graph: ReaderGraph
 ) -> Tensor:
     """Columns of a matrix that see a kept unit, a zero that did not stay zero, or something that is no unit."""
-    columns = torch.ones(matrix[name].shape[1], dtype=torch.bool, device=matrix[name].device)
+    columns = torch.ones(matrix[name].shape[1], dtype=torch.bool)
     reads = [] if name in graph.outside else graph.reads_by(name)
     for r in reads:
         columns[r.column : r.column + r.width] = False

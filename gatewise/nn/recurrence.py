@@ -76,8 +76,8 @@ def scan(
     weights: Weights,
     *,
     gate_activation: str = "sigmoid",
-    batch_sizes: Tensor
-    | None = None,  # (T,) of a PackedSequence: step t holds the first batch_sizes[t] sequences
+    # (T,) of a PackedSequence: step t holds the first batch_sizes[t] sequences.
+    batch_sizes: Tensor | None = None,
     mask: Tensor | None = None,  # (T, B) bool; where False the state is copied from the step before
     reverse: bool = False,
 ) -> tuple[Tensor, State]:  # (T, B, H) or (N, H); the last state

@@ -25,10 +25,10 @@ class KLForm(NamedTuple):
 
 
 KL_FORMS = {
-    "authors": KLForm(0.64, 1.5 * 1.3, 1.5, -0.03),  # the code behind the paper's Bayesian rows
-    "molchanov": KLForm(
-        0.63576, 1.87320, 1.48695, 0.63576
-    ),  # as published; larger by 0.67, slopes within 1.3 %
+    # The code behind the paper's Bayesian rows.
+    "authors": KLForm(0.64, 1.5 * 1.3, 1.5, -0.03),
+    # As published; larger by 0.67, slopes within 1.3 %.
+    "molchanov": KLForm(0.63576, 1.87320, 1.48695, 0.63576),
 }
 
 

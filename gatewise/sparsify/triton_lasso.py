@@ -103,9 +103,8 @@ def stats_tables(shapes: tuple[Shape, ...], device: torch.device) -> tuple[Tenso
     tile_rows: list[tuple[int, ...]] = []
     sum_rows: list[tuple[int, ...]] = []
     used = out = 0
-    last = sum(
-        rows + cols for _, rows, cols in shapes
-    )  # the sums of |w| come after those of rows and columns
+    # The sums of |w| come after those of rows and columns.
+    last = sum(rows + cols for _, rows, cols in shapes)
     for n, shape in enumerate(shapes):
         _, rows, cols = shape
         across, down = triton.cdiv(cols, TILE_COLS), triton.cdiv(rows, TILE_ROWS)

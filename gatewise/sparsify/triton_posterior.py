@@ -16,9 +16,8 @@ from torch.autograd.function import once_differentiable
 
 QUARTER = 256
 CHUNK = 4 * QUARTER  # numbers of one program; Philox gives four at a time
-WORDS = (
-    4  # of a row of the table: address of mean, of log sigma, numbers in the chunk, place in the flat buffer
-)
+# Of a row of the table: address of mean, of log sigma, numbers in the chunk, place in the flat buffer.
+WORDS = 4
 
 
 @triton.jit

@@ -283,9 +283,8 @@ def _named(name: str, split: str) -> str:
 def _numbers(arrays: Mapping[str, Array], name: str, path: Path) -> Array:
     if arrays[name].dtype.kind not in "fiub":
         raise DataError(f"{path}: {name} holds {arrays[name].dtype}; it must hold real numbers.")
-    with np.errstate(
-        over="ignore"
-    ):  # too large for float32 becomes infinite, and that is reported with its place
+    # What is too large for float32 becomes infinite, and that is reported with its place.
+    with np.errstate(over="ignore"):
         return arrays[name].astype(np.float32)
 
 

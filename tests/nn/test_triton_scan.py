@@ -29,9 +29,8 @@ if not torch.cuda.is_available() and not INTERPRETED:
 
 from gatewise.nn import triton_persistent, triton_scan, triton_step  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::RuntimeWarning"
-)  # the interpreter is NumPy, which tells of inf
+# The interpreter is NumPy, which tells of inf.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DEVICE = "cpu" if INTERPRETED else "cuda"
 WIDTHS = [1, 5, 16] if INTERPRETED else [1, 7, 16, 33, 128, 200, 256, 300, 512, 1000]
 TOLERANCE = {"ieee": 2e-5, "tf32": 2e-2, "bf16": 5e-2}

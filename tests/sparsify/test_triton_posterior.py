@@ -17,9 +17,8 @@ if not torch.cuda.is_available() and not INTERPRETED:
 
 from gatewise.sparsify.triton_posterior import sample_and_kl  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::RuntimeWarning"
-)  # the interpreter is NumPy, which tells of inf
+# The interpreter is NumPy, which tells of inf.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DEVICE = "cpu" if INTERPRETED else "cuda"
 AUTHORS = (0.64, 1.95, 1.5, -0.03)
 MOLCHANOV = (0.63576, 1.87320, 1.48695, 0.63576)

@@ -14,14 +14,8 @@ from matplotlib.figure import Figure
 COLOURS = {"i": "#0072B2", "r": "#0072B2", "f": "#E69F00", "u": "#E69F00", "g": "#009E73", "n": "#009E73",
            "o": "#CC79A7"}  # fmt: skip
 OTHER_COLOUR = "#56B4E9"
-SERIES = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-)  # runs and patterns, in this order
+# Runs and patterns, in this order.
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS, DASHES = "osD^vP", ("-", "--", "-.", ":")
 INK, FAINT, RULE = "#222222", "#666666", "#B8B8B8"
 
