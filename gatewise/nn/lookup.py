@@ -128,3 +128,16 @@ def check_finite(model: nn.Module) -> None:
                 f"{name}: {bad} of {parameter.numel()} values are NaN or infinite. Load the last good checkpoint, "
                 "or lower the learning rate."
             )
+
+
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put `new` wherever `old` is a child, with its hooks."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    flags = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+    for hooks in (*kinds, *flags):
+        setattr(new, hooks, getattr(old, hooks))
+    for parent in list(model.modules()):
+        # Not named_children(): it would give a child of two names once.
+        for name, child in list(parent._modules.items()):
+            if child is old:
+                setattr(parent, name, new)

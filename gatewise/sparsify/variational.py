@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.nn.lookup import cell_of, check_finite, is_single_step
+from gatewise.nn.lookup import replace_module as replace_module
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
@@ -127,9 +128,8 @@ class Variational:
             and self._kl[1] == versions
             and self._kl[0].requires_grad == torch.is_grad_enabled()
         ):
-            total = self._kl[
-                0
-            ]  # came with the samples of the last forward pass, whose weights are still in place
+            # It came with the samples of the last forward pass, whose weights are still in place.
+            total = self._kl[0]
         else:
             total = total_kl(means, log_sigmas, self.form)
         self._kl = None
@@ -267,17 +267,3 @@ def warn_untraced(graph: ReaderGraph, chosen: Mapping[str, nn.Module]) -> None:
                 f'State them, for instance readers={{"{name}": ["rnn"]}}.',
                 stacklevel=3,
             )
-
-
-def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` is a child, with its hooks."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    flags = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-    for hooks in (*kinds, *flags):
-        setattr(new, hooks, getattr(old, hooks))
-    for parent in list(model.modules()):
-        for name, child in list(
-            parent._modules.items()
-        ):  # named_children() would give a child of two names once
-            if child is old:
-                setattr(parent, name, new)
