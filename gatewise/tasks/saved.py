@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from gatewise.export import load
-from gatewise.export.reference import as_read
+from gatewise.export.rounded import rounded_model
 from gatewise.report import Report, measure
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.evaluation import Evaluator
@@ -33,14 +30,6 @@ def recipe_of(model: Path, task: str | None, changes: list[str]) -> Recipe:
     )
 
 
-@torch.no_grad()
-def round_weights(model: nn.Module) -> None:
-    """w = scale_i round(w / scale_i), one scale for each row of every matrix; biases stay."""
-    for name, weight in model.named_parameters():
-        if "weight" in name and weight.dim() == 2 and weight.shape[1] > 1:
-            weight.copy_(torch.from_numpy(as_read(weight.numpy())))
-
-
 def evaluate_saved(
     path: Path,
     task: str | None = None,
@@ -51,15 +40,16 @@ def evaluate_saved(
 ) -> tuple[dict[str, Any], Report]:
     """Qualities by split and data notes, and the counts. `path` is a model's folder or the run's folder above it.
 
-    With `int8` the weights are those that to_c(weights="int8") writes, and float32 all else.
+    With `int8` the quality is that of to_c(weights="int8"): its rounded weights, and float32 all else.
     """
     if (path / MODEL).is_dir():
         path = path / MODEL
     recipe = recipe_of(path, task, changes or [])
     place = chosen_device(device)
     model = load(path).eval()
+    report = measure(model)
     if int8:
-        round_weights(model)
+        model = rounded_model(model)
     model = model.to(place)
     corpus = load_data(recipe, data_dir)
     objective = objective_of(recipe, corpus)
@@ -75,4 +65,4 @@ def evaluate_saved(
                 f"{path}: the model does not fit the data of {recipe.name} ({str(error).splitlines()[0]}). Name the "
                 "recipe it was trained with: --task."
             ) from error
-    return found, measure(model)
+    return found, report

@@ -1,0 +1,79 @@
+"""The compact torch model that computes what the C export with int8 weights computes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import nn
+
+from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
+from gatewise.export.cmodel import should_fold
+from gatewise.export.reference import rounded
+from gatewise.runtime.narrow import Affine, Floats, Ints, Level, Recurrence, Table, integers, narrow_chain
+
+
+def rounded_model(model: nn.Module) -> nn.Module:
+    """A copy with the weights of to_c(weights="int8"), and float32 all else: same class, states, masks, any device.
+
+    Where C folds the embedding into the first layer it rounds the table word -> input projection, not the two
+    matrices. The embedding is then that table, and the layer reads it through the identity; of one-hot vectors the
+    table is the layer's matrix.
+
+    Raises:
+        ChainError: the model is not a chain of layers.
+    """
+    small = copy.deepcopy(compacted(model))
+    narrow = narrow_chain(small)
+    fold = should_fold(narrow, None)
+    links = iter(rounded(narrow, fold).links)
+    kept: Ints = np.arange(narrow.n_inputs)  # original numbers of the channels that reach a layer
+    one_hot: Table | None = None
+    for step in narrow.chain.steps:
+        module, link = step.module, next(links)
+        if isinstance(link, Table) and isinstance(module, CompactEmbedding):
+            kept = np.arange(link.weight.shape[1]) if fold else integers(module.components)
+            module.weight, module.components = as_parameter(link.weight), torch.from_numpy(kept)
+        elif isinstance(link, Table):
+            kept, one_hot = np.arange(link.n_words), link if fold else None
+        elif isinstance(module, CompactRecurrent):
+            for level, found in enumerate([link, *islice(links, module.num_layers - 1)]):
+                assert isinstance(found, Level)
+                kept = put_level(module, level, found if one_hot is None else by_word(found, one_hot), kept)
+                one_hot = None
+        elif isinstance(module, CompactLinear):
+            assert isinstance(link, Affine)
+            module.inputs = torch.from_numpy(kept[link.inputs])
+            module.weight, module.bias = as_parameter(link.weight), as_parameter(link.bias)
+            kept = link.outputs
+        elif isinstance(link, Affine):  # before scores: removed channels come back as constants
+            kept = link.outputs
+            next(links)
+    return small
+
+
+def put_level(module: CompactRecurrent, level: int, link: Level, kept: Ints) -> Ints:
+    """Write one layer of a stack; the channels it hands on."""
+    for d, r in enumerate(link.directions):
+        put_layer(module.layer(level, d), r, kept)
+    return np.concatenate([r.neurons + d * module.hidden_size for d, r in enumerate(link.directions)])
+
+
+def put_layer(layer: CompactLayer, r: Recurrence, kept: Ints) -> None:
+    layer.inputs = torch.from_numpy(kept[r.inputs])
+    layer.weight_ih, layer.weight_hh = as_parameter(r.w_ih), as_parameter(r.w_hh)
+    layer.bias = as_parameter(r.bias)
+
+
+def by_word(level: Level, table: Table) -> Level:
+    """The level with the table as its input matrix, one column for each word: what a one-hot vector picks."""
+    words = np.arange(len(table.weight))
+    directions = (replace(r, inputs=words, w_ih=table.weight[:, r.inputs].T) for r in level.directions)
+    return replace(level, directions=tuple(directions))
+
+
+def as_parameter(array: Floats) -> nn.Parameter:
+    return nn.Parameter(torch.from_numpy(np.ascontiguousarray(array)), requires_grad=False)

@@ -1,0 +1,73 @@
+"""rounded_model() == the reference that the int8 C is held to, over random chains and the models of the tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from chains import CLOSE, PLAIN, Case, build, chains
+from hypothesis import given
+from networks import LanguageModel, randomly_sparse
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.export.cmodel import should_fold
+from gatewise.export.reference import answer, rounded
+from gatewise.export.rounded import rounded_model
+from gatewise.readers.channels import leaves
+from gatewise.runtime.narrow import narrow_chain
+from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM
+
+
+def both(small: nn.Module, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The model's answer to each sequence, and the reference's."""
+    narrow = narrow_chain(small)
+    reference = rounded(narrow, should_fold(narrow, None))
+    model, axis = rounded_model(small).eval(), narrow.chain.batch_axis
+    got, expected = [], []
+    for b in range(x.shape[axis]):
+        one = x.select(axis, b)
+        with torch.no_grad():
+            got.append(leaves(model(one.unsqueeze(axis)))[0].reshape(-1, narrow.width).numpy())
+        expected.append(answer(reference, one.numpy()))
+    return np.stack(got), np.stack(expected)
+
+
+@given(case=chains())
+def test_random_chains(case: Case) -> None:
+    """Functions before, between and after the layers, both directions, no biases, nothing left."""
+    np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
+
+
+WORDS = torch.arange(20).view(10, 2) % 11
+TASKS: dict[str, tuple[Any, Tensor, bool]] = {
+    "words, folded": (lambda: WordLM(11, embedding=40, hidden=4), WORDS, True),
+    "words": (lambda: WordLM(11, embedding=5, hidden=4), WORDS, False),
+    "words, GRU, folded": (lambda: WordLM(11, embedding=40, hidden=4, cell="GRU"), WORDS, True),
+    "characters": (lambda: CharLM(11, hidden=6), WORDS, True),
+    "characters, few gates": (lambda: CharLM(30, hidden=2), WORDS, True),
+    "characters, GRU": (lambda: CharLM(11, hidden=6, layers=2, cell="GRU"), WORDS, True),
+    "texts": (lambda: TextClassifier(11, 3, embedding=40, hidden=4), WORDS.T, True),
+    "series": (lambda: SeriesModel(3, 2, every_step=True, hidden=5), torch.randn(2, 7, 3), False),
+    "tied": (lambda: LanguageModel(words=11, width=6, hidden=6, layers=1, tied=True), WORDS, False),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_models_of_the_tasks(task: str) -> None:
+    """Where the embedding folds, the product is rounded and not its factors, which is something else."""
+    make, x, folded = TASKS[task]
+    small = gw.compress(randomly_sparse(make().eval(), 0.6))
+    assert should_fold(narrow_chain(small), None) == folded
+    before = {name: value.clone() for name, value in small.state_dict().items()}
+    got, expected = both(small, x)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(before[name], value) for name, value in small.state_dict().items())
+
+
+def test_a_model_that_is_not_compact() -> None:
+    model = build(3, PLAIN).model
+    x = torch.arange(5).view(5, 1)
+    torch.testing.assert_close(rounded_model(model)(x)[0], rounded_model(gw.compress(model))(x)[0])
