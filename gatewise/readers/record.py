@@ -1,7 +1,8 @@
 """forward() as graphs of operations on unknown tensors, one for every way in which it can be called.
 
 torch.fx runs forward() once with proxies in place of tensors, and takes the branch that this call takes. So it is run
-with every optional argument given and left out, in training and in evaluation; what holds must hold in all of them.
+with every optional argument given and left out, every flag true and false, in training and in evaluation; what holds
+must hold in all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import copy
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,10 @@ PACKING = (
     torch.nn.utils.rnn.pad_sequence,
 )
 AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
-MOST_OPTIONAL = 3  # arguments of which every combination is tried
+MOST_WAYS = (
+    16  # to call forward(); where there are more combinations, one argument at a time leaves the first
+)
+GIVEN = object()  # an argument that is recorded as unknown
 
 
 @dataclass(frozen=True)
@@ -74,40 +78,54 @@ class LayerTracer(fx.Tracer):
         return Recorded(node, self)
 
 
-def recordings(model: nn.Module, modes: Sequence[bool] = (False, True)) -> list[Recording]:
-    """Every way to call forward() that can be traced, arguments given first. `modes`: evaluation, training.
+def recordings(model: nn.Module, inference: bool = False) -> tuple[list[Recording], Exception | None]:
+    """Every way to call forward() that can be traced, arguments given first; in inference, without training or flags.
 
-    Raises:
-        Exception: whatever tracing raised first, if no way can be traced.
+    Also what tracing raised first, if some way cannot be traced; if none can, it is raised.
     """
     made: list[Recording] = []
     seen: set[str] = set()
     failure: Exception | None = None
-    for mode, absent in itertools.product(modes, left_out(model)):
+    for training, way in itertools.product([False] if inference else [False, True], ways(model, inference)):
         stored: dict[fx.Node, str] = {}
         try:
             with untouched(model, stored):
                 for module in model.modules():
-                    module.training = mode
-                graph = LayerTracer().trace(model, concrete_args=dict.fromkeys(absent) if absent else None)
+                    module.training = training
+                graph = LayerTracer().trace(model, concrete_args=way or None)
         except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
             failure = failure or error
             continue
         if (text := f"{graph} {sorted(stored.values())}") not in seen:
             seen.add(text)
-            made.append(Recording(graph, frozenset(absent), stored))
-    if not made:
-        assert failure is not None
+            absent = frozenset(name for name, value in way.items() if value is None)
+            made.append(Recording(graph, absent, stored))
+    if failure is not None and not made:
         raise failure
-    return made
+    return made, failure
 
 
-def left_out(model: nn.Module) -> list[tuple[str, ...]]:
-    """The sets of arguments, None by default, to leave out: all combinations of a few, else one, none, all."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    optional = [p.name for p in parameters if p.default is None]
-    sizes = range(len(optional) + 1) if len(optional) <= MOST_OPTIONAL else (0, 1, len(optional))
-    return [names for n in sizes for names in itertools.combinations(optional, n)]
+def ways(model: nn.Module, inference: bool) -> list[dict[str, Any]]:
+    """What optional arguments hold, by name; those that are not there are given.
+
+    An argument that is None by default is given or left out, a flag true or false (in inference, as by default); any
+    other is given, and has its default where that cannot be traced.
+    """
+    choices: dict[str, list[Any]] = {}
+    fixed: dict[str, Any] = {}
+    for p in inspect.signature(model.forward).parameters.values():
+        if p.default is None:
+            choices[p.name] = [GIVEN, None]
+        elif isinstance(p.default, bool):
+            choices[p.name] = [p.default] if inference else [p.default, not p.default]
+        elif p.default is not p.empty:
+            fixed[p.name] = p.default
+    first = {name: values[0] for name, values in choices.items()}
+    found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
+    if len(found) > MOST_WAYS:
+        found = [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])]
+    found += [way | fixed for way in found if fixed]
+    return [{name: value for name, value in way.items() if value is not GIVEN} for way in found]
 
 
 @contextmanager

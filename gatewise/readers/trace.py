@@ -61,10 +61,9 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
     try:
-        made = recordings(root)
+        made, failure = recordings(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-        said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        why = f"forward() could not be traced ({said})"
+        why = f"forward() could not be traced ({first_line(error)})"
         return Found([], dict.fromkeys(blocks, why), set(), set(), set(blocks))
     found = Found([], {}, set(), set(), set())
     called: set[str] = set()
@@ -78,7 +77,19 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
         called |= follower.called
     for name in blocks.keys() - called:
         found.exposed.setdefault(name, "forward() never calls it")
+        if failure is not None:
+            why = (
+                f"{name} may read it, in a call of forward() that could not be traced ({first_line(failure)})"
+            )
+            for other in blocks:
+                found.exposed.setdefault(other, why)
+            found.memory.update(blocks)
     return found
+
+
+def first_line(error: Exception) -> str:
+    said = str(error).strip()
+    return said.splitlines()[0][:160] if said else type(error).__name__
 
 
 class Follower(ChannelOperations):

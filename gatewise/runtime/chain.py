@@ -132,7 +132,7 @@ def find_chain(model: nn.Module) -> Chain:
         axes = "BTC" if model.batch_first else "TBC"
         return Chain((step,), axis, axes, True, squeezed=False, returns_state=True)
     try:
-        made = recordings(model, modes=[False])
+        made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         raise ChainError(f"forward() could not be traced: {error}. {WAY_OUT}") from error
     chain, *others = (Walk(model, bool(way.absent)).through(way.graph) for way in made)

@@ -423,6 +423,49 @@ def test_every_way_to_call_forward_counts(training: bool) -> None:
     assert model.training is training
 
 
+class Flags(nn.Module):
+    """Flags steer which layer reads; a number multiplies, and one decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc, self.wide, self.deep = nn.LSTM(E, H), *(nn.Linear(H, 2) for _ in range(3))
+
+    def forward(self, x: Tensor, wide: bool = False, factor: float = 2.0, depth: int = 1) -> Tensor:
+        out = self.rnn(x)[0] * factor
+        if wide:
+            return self.wide(out)
+        return self.deep(out) if depth > 1 else self.fc(out)
+
+
+def test_both_values_of_a_flag_count() -> None:
+    """A number that decides has its default: no other can be tried, and a layer that is left over may read it."""
+    graph = find_readers(Flags())
+    found = {read.matrix for read in graph.reads_of("rnn.l0")}
+    assert found == {"rnn.weight_hh_l0", "fc.weight", "wide.weight"}
+    assert "never calls" in graph.exposed["deep"]
+    assert "deep may read it, in a call of forward() that could not be traced" in graph.exposed["rnn.l0"]
+
+
+def test_many_optional_arguments() -> None:
+    """Not every combination is tried, but each argument is left out once, by itself and with all others."""
+
+    class Many(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.heads = nn.LSTM(E, H), nn.ModuleList(nn.Linear(H, 2) for _ in range(6))
+
+        def forward(
+            self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None, e: Any = None
+        ) -> Any:
+            out = self.rnn(x)[0]
+            given = [one is not None for one in (a, b, c, d, e)]
+            missing = given.index(False) if False in given else 5
+            return self.heads[missing](out)
+
+    found = {read.matrix for read in find_readers(Many()).reads_of("rnn.l0")}
+    assert found == {"rnn.weight_hh_l0", *(f"heads.{k}.weight" for k in range(6))}
+
+
 def test_a_hook_exposes_its_layer() -> None:
     """A hook may see or change what a layer takes and gives, and nobody can follow it."""
     model = PATTERNS["language model"].build()
