@@ -136,7 +136,7 @@ def train(
 ) -> None:
     """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
     from gatewise.tasks import recipe as recipes
-    from gatewise.tasks.checkpoints import plain
+    from gatewise.tasks.files import plain
     from gatewise.tasks.trainer import Options, result_line
     from gatewise.tasks.trainer import train as run
 
@@ -167,7 +167,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
 ) -> None:
     """Compute quality and counts of a saved compact model again, from the data."""
-    from gatewise.tasks.checkpoints import plain
+    from gatewise.tasks.files import plain
     from gatewise.tasks.saved import evaluate_saved
 
     quality, report = evaluate_saved(model, task, changes, data_dir, device, int8)

@@ -1,10 +1,9 @@
-"""A run on disk: whole files or none.
+"""A run on disk.
 
     first line  "gatewise run 1 " and the SHA-256 of the rest
     the rest    torch.save of tensors, numbers and strings; read with weights_only, so nothing in it can run
 
-A file is written under a temporary name, flushed to the disk and renamed; whoever is killed in between leaves the old
-one. A full disk leaves the old one too, and the temporary file is removed.
+Who is killed while writing leaves the old file, and so does a full disk.
 """
 
 from __future__ import annotations
@@ -12,41 +11,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gatewise.tasks.files import RunError, plain, write_whole
+
 MAGIC = b"gatewise run 1 "
-
-
-class RunError(ValueError):
-    """A run that cannot go on; the message says where it stands and what to do."""
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The old file or the new one, never a part."""
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        with os.fdopen(handle, "wb") as sink:
-            sink.write(content)
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        kept = "The file from before is still there. " if path.exists() else ""
-        raise RunError(
-            f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another --out, "
-            "then go on with --resume."
-        ) from error
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
@@ -74,19 +47,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     assert isinstance(loaded, dict)
     return loaded
-
-
-def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
-    write_whole(path, (json.dumps(plain(content), indent=indent) + "\n").encode())
-
-
-def plain(value: Any) -> Any:
-    """JSON knows no infinity and no NaN: they become null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Metrics:

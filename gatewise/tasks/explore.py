@@ -10,8 +10,8 @@ from typing import Any
 from gatewise.analyse.history import RISING, named
 from gatewise.analyse.page import Fact, PageRun, page
 from gatewise.report import measure, show
-from gatewise.tasks.checkpoints import load_checkpoint, write_whole
-from gatewise.tasks.demo.files import appearing
+from gatewise.tasks.checkpoints import load_checkpoint
+from gatewise.tasks.files import appearing, write_whole
 from gatewise.tasks.finished import FinishedRun, corpus_of, lags_of, open_run, outputs_of, symbols_of
 from gatewise.tasks.trainer import CHECKPOINT, shown_quality
 
@@ -36,7 +36,6 @@ def write_report(
         for run, title in zip(runs, distinct(runs))
     ]
     out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, page(shown).encode())
     return out, [f"{run.title}: {note}" for run in shown for note in run.notes]
 

@@ -14,8 +14,9 @@ from gatewise.analyse import LagMap, lag_curves, map_gates
 from gatewise.export import load
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.batches import Examples
-from gatewise.tasks.checkpoints import Metrics, RunError
+from gatewise.tasks.checkpoints import Metrics
 from gatewise.tasks.classification import FIRST_WORD, TextData
+from gatewise.tasks.files import RunError
 from gatewise.tasks.language import LanguageData
 from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.setup import Corpus, load_data

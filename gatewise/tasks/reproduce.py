@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.checkpoints import RunError
+from gatewise.tasks.files import RunError
 from gatewise.tasks.trainer import RESULT
 
 QUALITY = ("valid_ppl", "test_ppl", "valid_bpc", "test_bpc", "valid_accuracy", "test_accuracy")

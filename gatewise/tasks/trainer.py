@@ -36,15 +36,9 @@ from gatewise.sparsify import Variational
 from gatewise.tasks import provenance
 from gatewise.tasks.assembly import assemble
 from gatewise.tasks.batches import epoch_generator
-from gatewise.tasks.checkpoints import (
-    Metrics,
-    RunError,
-    load_checkpoint,
-    save_checkpoint,
-    write_json,
-    write_whole,
-)
+from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
+from gatewise.tasks.files import RunError, write_json, write_whole
 from gatewise.tasks.graph import use_tf32
 from gatewise.tasks.progress import Progress
 from gatewise.tasks.recipe import Recipe, dump

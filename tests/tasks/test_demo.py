@@ -16,7 +16,6 @@ from rich.console import Console
 import gatewise as gw
 from gatewise.runtime.bindings import NativeLibraryError
 from gatewise.tasks.demo import run as demo
-from gatewise.tasks.demo.files import appearing
 from gatewise.tasks.demo.model import WordModel, perplexity
 from gatewise.tasks.demo.run import Settings, read_texts, run_demo
 from gatewise.tasks.demo.speed import microseconds_per_word
@@ -209,13 +208,3 @@ def test_ctrl_c_while_drawing_leaves_the_old_picture(
         demo.draw(small, TINY, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["gates.png"]
     assert (tmp_path / "gates.png").read_text() == "the old one"
-
-
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "old").touch()
-    with appearing(tmp_path / "model") as partial:
-        partial.mkdir()
-        (partial / "new").touch()
-        assert (tmp_path / "model" / "old").exists()
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "new"]

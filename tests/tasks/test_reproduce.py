@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.checkpoints import RunError
+from gatewise.tasks.files import RunError
 from gatewise.tasks.reproduce import line, markdown, table
 
 RESULT = {

@@ -19,11 +19,11 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.report import show
-from gatewise.tasks.demo.files import appearing, write_json
 from gatewise.tasks.demo.model import Plan, Sparsifier, WordModel, perplexity, train
 from gatewise.tasks.demo.speed import microseconds_per_word, torch_threads
 from gatewise.tasks.demo.text import python_reference
 from gatewise.tasks.demo.view import View
+from gatewise.tasks.files import appearing, write_json
 from gatewise.tasks.language import LanguageData, Windows
 
 METHODS = ("lasso", "bayes")

@@ -1,0 +1,69 @@
+"""Files that are whole or absent, however the program ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class RunError(ValueError):
+    """A run that cannot go on; the message says where it stands and what to do."""
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A name to write to, a file or a folder; it becomes `path` only if the block ends well.
+
+    The ending of the name stays, because writers look at it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".partial-{path.name}")
+    remove(partial)  # left by a process that was killed
+    try:
+        yield partial
+        if partial.is_dir():
+            remove(path)  # a folder cannot be replaced by a rename
+        partial.replace(path)
+    finally:
+        remove(partial)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The old file or the new one, never a part; the new one is on the disk before the old one goes."""
+    try:
+        with appearing(path) as partial, partial.open("wb") as sink:
+            sink.write(content)
+            sink.flush()
+            os.fsync(sink.fileno())
+    except OSError as error:
+        kept = "The file from before is still there. " if path.exists() else ""
+        raise RunError(
+            f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another folder, "
+            "then run the command again; training goes on with --resume."
+        ) from error
+
+
+def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
+    write_whole(path, (json.dumps(plain(content), indent=indent) + "\n").encode())
+
+
+def plain(value: Any) -> Any:
+    """JSON knows no infinity and no NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

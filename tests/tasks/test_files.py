@@ -1,0 +1,45 @@
+"""Files are whole or absent, and what they hold is JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from gatewise.tasks.files import RunError, appearing, write_json, write_whole
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "old").touch()
+    with appearing(tmp_path / "model") as partial:
+        partial.mkdir()
+        (partial / "new").touch()
+        assert (tmp_path / "model" / "old").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "new"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new content is flushed before the old file goes, and nothing else is left behind."""
+    path = tmp_path / "run" / "result.json"
+    write_whole(path, b"old")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(
+            RunError, match=r"result\.json: could not be written \(No space left\).*still there"
+        ):
+            write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in path.parent.iterdir()] == ["result.json"]
+    with pytest.raises(RunError, match="could not be written"):
+        write_whole(path / "below a file", b"")
+
+
+def test_json_knows_no_infinity(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"ppl": math.inf, 3: [math.nan, 1.5, (2,)]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"ppl": None, "3": [None, 1.5, [2]]}
