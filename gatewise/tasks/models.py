@@ -44,6 +44,12 @@ def stack_of(model: nn.Module) -> Recurrent:
     return found
 
 
+def read(rnn: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Outputs of every step. Without a mask the call is one that torch.nn's stacks understand, too."""
+    out: Tensor = (rnn(x) if mask is None else rnn(x, mask=mask))[0]
+    return out
+
+
 class TaskModel(nn.Module):
     """A network that knows how it was built."""
 
@@ -132,7 +138,7 @@ class TextClassifier(TaskModel):
         self.fc = nn.Linear(hidden, outputs)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        out, _ = self.rnn(self.drop(self.emb(ids)), mask=mask)
+        out = read(self.rnn, self.drop(self.emb(ids)), mask)
         scores: Tensor = self.fc(self.drop(out[:, -1]))
         return scores
 
@@ -167,7 +173,7 @@ class SeriesModel(TaskModel):
         self.fc = nn.Linear(hidden, outputs)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        out, _ = self.rnn(x, mask=mask)
+        out = read(self.rnn, x, mask)
         if not self.every_step:
             out = out[:, -1]
         answer: Tensor = self.fc(self.drop(out))

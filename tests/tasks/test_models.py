@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import gatewise as gw
+from gatewise.export.timing import dense_original
 from gatewise.readers import find_readers
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM, stack_of
@@ -55,6 +56,15 @@ def test_sizes_are_the_papers(build, weights: int) -> None:
 def test_every_reader_is_proven(name: str) -> None:
     """Without proof no neuron could be removed; only the last layer is exposed, its output being the answer."""
     assert set(find_readers(TINY[name]).exposed) == {"fc"}
+
+
+@pytest.mark.parametrize("name", [*TINY, "logistic"])
+def test_the_dense_original_can_be_timed(name: str) -> None:
+    """`gatewise bench` puts torch.nn's stacks in place of ours, and those know no mask."""
+    logistic = TextClassifier(12, 3, 5, 4, gate_activation="sigmoid")
+    model = TINY.get(name, logistic).eval()
+    x = inputs(name)
+    assert answer(dense_original(gw.compress(model)), x).shape == answer(model, x).shape
 
 
 @pytest.mark.parametrize("name", TINY)
