@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from gatewise.layout import Cell, suffix
 from gatewise.nn.cells import GRU as GRU_CELL
@@ -32,7 +34,14 @@ def cell_of(module: nn.Module) -> Cell | None:
 
 
 def forward_is_known(module: nn.Module) -> bool:
-    """Whether a layer computes what its base class says: a subclass with a forward() of its own may do anything."""
+    """Whether a layer computes what its base class says, with the parameters it has.
+
+    A forward() of its own, in a subclass or in the instance, may do anything; weight_norm and spectral_norm make the
+    weights anew from others in every call.
+    """
+    hooks = module._forward_pre_hooks.values()
+    if "forward" in vars(module) or any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
+        return False
     forward = type(module).forward
     known: tuple[type[nn.Module], ...] = (*TORCH_CELLS, nn.Linear, nn.Embedding)
     return forward.__module__.startswith("gatewise.") or any(forward is kind.forward for kind in known)
@@ -57,7 +66,7 @@ def why_not_recurrent(module: nn.Module) -> str | None:
         return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
     ours = isinstance(getattr(module, "cell", None), Cell) and hasattr(module, "hidden_size")
     if (ours or isinstance(module, tuple(TORCH_CELLS))) and not forward_is_known(module):
-        return f"{type(module).__name__} has a forward() of its own"
+        return f"{type(module).__name__} has a forward() of its own, or weights that a hook makes"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
     if getattr(module, "is_compact", False) and cell_of(module) is not None:

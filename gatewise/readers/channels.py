@@ -31,6 +31,7 @@ METADATA = set(
     "dim numel device dtype ndim is_cuda new_zeros new_ones new_empty zeros_like ones_like batch_sizes "
     "sorted_indices unsorted_indices len".split()
 )
+PACKS = ("pack_padded_sequence", "pack_sequence")
 JOINS = set("cat concat concatenate stack matmul bmm".split())  # units in any argument
 ALLOCATES = (
     KEEPS_ZERO | MOVES_ZERO | BINARY | REDUCTIONS | POOLS | JOINS | {"softmax", "log_softmax", "masked_fill"}
@@ -64,11 +65,18 @@ class Channels:
         return replace(self, paths=tuple((units[index], zero) for units, zero in self.paths))
 
 
+class Unknown:
+    """A tensor, size or object that carries no units."""
+
+
+UNKNOWN = Unknown()
+
+
 @dataclass(frozen=True)
 class Packed:
     """A PackedSequence: its data is (N, W)."""
 
-    data: Channels
+    data: Channels | Unknown
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,6 @@ class States:
     moved: bool = False
 
 
-class Unknown:
-    """A tensor, size or object that carries no units."""
-
-
-UNKNOWN = Unknown()
 Value = Any  # Channels | Packed | States | Unknown | a Python constant | tuples and lists of these
 
 
@@ -107,6 +110,8 @@ class ChannelOperations:
         if target is getattr:
             name, args = str(args[1]), args[:1]
         if not has_units([args, kwargs]):
+            if name in PACKS:
+                return Packed(UNKNOWN)
             numbers = not isinstance(target, str) and args and all(isinstance(a, int | tuple) for a in args)
             return target(*args) if numbers and target.__module__ == "_operator" else UNKNOWN
         result: Value = NotImplemented
@@ -340,10 +345,13 @@ class ChannelOperations:
         kept = isinstance(x, Channels) and x.axis == x.rank - 1
         return Packed(replace(x, rank=2, axis=1, proven=True)) if kept else NotImplemented
 
-    def on_pad_packed_sequence(self, x: Value, *args: Any, **kwargs: Any) -> Value:
-        if not isinstance(x, Packed):
+    def on_pad_packed_sequence(
+        self, x: Value, batch_first: Any = False, padding_value: Any = 0.0, total_length: Any = None
+    ) -> Value:
+        if not isinstance(x, Packed) or not isinstance(x.data, Channels):
             return NotImplemented
-        return replace(x.data, rank=3, axis=2, proven=True), UNKNOWN
+        padded = replace(x.data, rank=3, axis=2, proven=True)
+        return padded if padding_value == 0 else without_zero(padded), UNKNOWN
 
 
 def without_zero(value: Value) -> Value:

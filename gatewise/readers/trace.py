@@ -77,13 +77,14 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
         called |= follower.called
     for name in blocks.keys() - called:
         found.exposed.setdefault(name, "forward() never calls it")
-        if failure is not None:
-            why = (
-                f"{name} may read it, in a call of forward() that could not be traced ({first_line(failure)})"
-            )
-            for other in blocks:
-                found.exposed.setdefault(other, why)
-            found.memory.update(blocks)
+    # A layer that no recorded call reaches may be reached by another one, or from outside, and read anything.
+    modules = {name: model.get_submodule(blocks[name].module) for name in sorted(blocks.keys() - called)}
+    idle = [name for name, module in modules.items() if not is_embedding(module)]
+    if idle:
+        untraced = f"; some calls could not be traced: {first_line(failure)}" if failure else ""
+        for name in blocks:
+            found.exposed.setdefault(name, f"{idle[0]}, which forward() never calls, may read it{untraced}")
+        found.memory.update(blocks)
     return found
 
 
@@ -179,13 +180,13 @@ class Follower(ChannelOperations):
             self.outside.add(matrix)
             self.expose(value, why)
 
-    def expose(self, value: Value, why: str, returned: bool = False) -> None:
+    def expose(self, value: Value, why: str) -> None:
         for item in leaves(value):
             if isinstance(item, Packed):
                 self.expose(item.data, why)
             elif isinstance(item, States):
                 self.expose(item.parts, why)
-                if item.cell and not returned:
+                if item.cell:
                     self.memory |= self.blocks_of(item.parts)
             elif isinstance(item, Channels):
                 for name in sorted(self.blocks_of([item])):
@@ -202,8 +203,7 @@ class Follower(ChannelOperations):
             if not isinstance(item, States):
                 self.expose(item, "forward() returns it")
             elif item.module not in self.given_state:
-                why = "forward() returns its last state, which it does not take as an argument"
-                self.expose(item, why, returned=True)
+                self.expose(item, "forward() returns its last state, which it does not take as an argument")
 
     # Layers.
 
@@ -275,7 +275,7 @@ class Follower(ChannelOperations):
         if is_single_step(module):
             h = self.produced(name, UNKNOWN, rank=2)
             return (h, States(name, (h,), cell=True)) if cell.n_states == 2 else h
-        out = self.produced(name, x.data if isinstance(x, Packed) else x)
+        out = self.produced(name, x.data, rank=2) if isinstance(x, Packed) else self.produced(name, x)
         own = [block for block in self.blocks if block.module == name]
         parts = tuple(
             Channels(((np.arange(b.width) + self.start_of[b.name], True),), 2, 1, out.proven) for b in own

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.channels import ALLOCATES, leaves, listed
-from gatewise.readers.record import is_hooked, name_of, overwritten, recordings, seen_elsewhere
+from gatewise.readers.record import Recording, is_hooked, name_of, overwritten, recordings, seen_elsewhere
 
 IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
@@ -58,9 +58,7 @@ class Chain:
 
     steps: tuple[Step, ...]
     batch_axis: int  # of the input
-    output_axes: (
-        str  # "TBC", "BTC", "BC" (last step), "RC" (rows: time and batch flattened, time first or not)
-    )
+    output_axes: str  # "TBC", "BTC", "BC" (last step), "RC" (rows: time and batch flattened)
     rows_time_first: bool  # order of the rows of "RC"
     squeezed: bool  # the last axis, of width 1, is dropped
     returns_state: bool  # forward() returns (y, state) rather than y
@@ -135,7 +133,7 @@ def find_chain(model: nn.Module) -> Chain:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         raise ChainError(f"forward() could not be traced: {error}. {WAY_OUT}") from error
-    chain, *others = (Walk(model, bool(way.absent)).through(way.graph) for way in made)
+    chain, *others = (Walk(model, takes_no_state(way)).through(way.graph) for way in made)
     for way, other in zip(made[1:], others):
         if other != chain:
             missing = ", ".join(sorted(way.absent))
@@ -149,11 +147,9 @@ WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any mode
 class Walk:
     """Follows the one path from the input to the output."""
 
-    def __init__(self, model: nn.Module, without_state: bool = False) -> None:
+    def __init__(self, model: nn.Module, starts_itself: bool) -> None:
         self.model = model
-        self.without_state = (
-            without_state  # recorded with arguments left out: forward() may start from zeros itself
-        )
+        self.starts_itself = starts_itself  # nobody gives a state, so forward() may make one of zeros
         self.values: dict[fx.Node, Any] = {}
         self.batch_axis: int | None = None
 
@@ -288,8 +284,8 @@ class Walk:
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
-            starts = comes_from_argument if not self.without_state else comes_from_argument_or_is_zero
-            if given is not None and not all(starts(leaf) for leaf in leaves(given)):
+            zeros = self.starts_itself and given is hx
+            if given is not None and not all(comes_from_argument(leaf, zeros) for leaf in leaves(given)):
                 raise self.refuse(name, f"its {what} is computed by forward()")
         axes = x.axes
         if len(axes) != 3 or axes[-1] != "C":
@@ -369,9 +365,17 @@ class Walk:
         )
 
 
-def comes_from_argument(node: Any) -> bool:
-    """Whether a node is an argument of forward(), or a part of one, perhaps detached."""
+def takes_no_state(way: Recording) -> bool:
+    """Whether forward() was recorded without some argument, or has none but the input."""
+    return bool(way.absent) or sum(node.op == "placeholder" for node in way.graph.nodes) == 1
+
+
+def comes_from_argument(node: Any, zeros: bool) -> bool:
+    """Whether a node is an argument of forward(), or a part of one, perhaps detached; or zeros, which layers start
+    from anyway."""
     while isinstance(node, fx.Node) and node.op != "placeholder":
+        if zeros and name_of(node.target) in ZEROS:
+            return True
         plain = node.target is operator.getitem or node.target in (
             "detach",
             "contiguous",
@@ -382,9 +386,3 @@ def comes_from_argument(node: Any) -> bool:
             return False
         node = node.args[0]
     return isinstance(node, fx.Node)
-
-
-def comes_from_argument_or_is_zero(node: Any) -> bool:
-    """A state that forward() makes for a caller who gives none is what layers start from anyway, if it is zero."""
-    made = isinstance(node, fx.Node) and name_of(node.target) in ZEROS
-    return made or comes_from_argument(node)

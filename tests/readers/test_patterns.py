@@ -443,7 +443,9 @@ def test_both_values_of_a_flag_count() -> None:
     found = {read.matrix for read in graph.reads_of("rnn.l0")}
     assert found == {"rnn.weight_hh_l0", "fc.weight", "wide.weight"}
     assert "never calls" in graph.exposed["deep"]
-    assert "deep may read it, in a call of forward() that could not be traced" in graph.exposed["rnn.l0"]
+    assert (
+        "deep, which forward() never calls, may read it; some calls could not be" in graph.exposed["rnn.l0"]
+    )
 
 
 def test_many_optional_arguments() -> None:
@@ -464,6 +466,57 @@ def test_many_optional_arguments() -> None:
 
     found = {read.matrix for read in find_readers(Many()).reads_of("rnn.l0")}
     assert found == {"rnn.weight_hh_l0", *(f"heads.{k}.weight" for k in range(6))}
+
+
+def test_a_reader_that_is_never_called_leaves_nothing_proven() -> None:
+    """It may be called in a branch that was not taken, or from outside."""
+
+    def forward(m: Any, x: Any) -> Any:
+        out, _ = m.rnn(x)
+        return m.fc(out) if isinstance(x, Tensor) else m.other(out)
+
+    model = Net(forward, rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2), other=nn.Linear(H, 2))
+    assert "fc, which forward() never calls, may read it" in find_readers(model).exposed["rnn.l0"]
+
+
+def test_a_cell_state_that_is_returned_and_not_taken_is_seen() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        out, (_, c) = m.rnn(x)
+        return m.fc(out), c
+
+    graph = find_readers(Net(forward, rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2)))
+    assert graph.memory == {"rnn.l0"}
+
+
+@pytest.mark.parametrize(("padding", "keeps"), [(0.0, True), (1.0, False)])
+def test_padding_may_move_zero(padding: float, keeps: bool) -> None:
+    """A neuron that is always zero is 1 in the padding, if that is what it is padded with."""
+
+    def forward(m: Any, x: Any) -> Any:
+        packed = pack_padded_sequence(x, LENGTHS, enforce_sorted=False)
+        return m.fc(pad_packed_sequence(m.rnn(packed)[0], padding_value=padding)[0])
+
+    model = Here(forward, rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    assert [read.keeps_zero for read in find_readers(model).reads_by("fc.weight")] == [keeps]
+
+
+def own_forward(layer: nn.Linear) -> nn.Linear:
+    plain = layer.forward
+    layer.forward = lambda x: 3 * plain(x)  # type: ignore[method-assign]
+    return layer
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("change", [own_forward, nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_a_layer_that_is_not_what_its_class_says_stays(change: Callable[[nn.Module], nn.Module]) -> None:
+    """Its forward() was replaced, or its weight is made by a hook: it may read anything, and compress() leaves it."""
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(E, H), fc=change(nn.Linear(H, 2))).eval()
+    with torch.no_grad():
+        model.rnn.weight_hh_l0[:, 0] = 0
+        with pytest.warns(UserWarning, match=r"rnn\.l0 keeps 1 neurons .*fc"):
+            small = gw.compress(model)
+        x = torch.randn(T, B, E)
+        torch.testing.assert_close(small(x), model(x))
 
 
 def test_a_hook_exposes_its_layer() -> None:
