@@ -22,13 +22,14 @@ from gatewise.nn.lookup import (
     is_single_step,
     matrix_of,
     places_of,
+    replace_module,
     weights_of,
     why_not_recurrent,
 )
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.channels import leaves
 from gatewise.readers.graph import block_name, find_blocks
-from gatewise.sparsify.variational import Variational, replace_module
+from gatewise.sparsify.variational import Variational
 from gatewise.structure import Structure, reachable, read_at_all
 
 

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from gatewise.export.rebuild import below, build, describe
 from gatewise.export.storage import PARTS, Entry, decode, encode
+from gatewise.nn.lookup import replace_module
 from gatewise.readers.graph import joined
-from gatewise.sparsify.variational import replace_module
 
 FORMAT = 1
 CONFIG, WEIGHTS, TEMPORARY = "config.json", "model.safetensors", ".tmp"

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from gatewise.compact import CompactEmbedding, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.onnx import to_onnx
+from gatewise.nn.lookup import replace_module
 from gatewise.nn.recurrent import GRU, LSTM
 from gatewise.readers.channels import leaves
 from gatewise.runtime.engine import Engine
-from gatewise.sparsify.variational import replace_module
 
 CALLS, WARM, ROUNDS = 20, 5, 5  # calls of a block, calls before it that do not count, blocks at least
 BLOCK_SECONDS = 0.05  # a block of slow calls has fewer of them

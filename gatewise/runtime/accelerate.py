@@ -12,10 +12,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from gatewise.compact import CompactRecurrent, compacted
 from gatewise.layout import State
+from gatewise.nn.lookup import replace_module
 from gatewise.runtime.bindings import Network, native
 from gatewise.runtime.engine import pack
 from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
-from gatewise.sparsify.variational import replace_module
 
 
 def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.nn.lookup import cell_of, check_finite, is_single_step
-from gatewise.nn.lookup import replace_module as replace_module
+from gatewise.nn.lookup import cell_of, check_finite, is_single_step, replace_module
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules

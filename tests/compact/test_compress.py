@@ -60,9 +60,8 @@ def test_what_goes_counted_by_hand() -> None:
     fc.weight[:, 0] = 0
     rnn.weight_hh_l0[:, 0] = 0  # neuron 0: nobody reads it
     for gate in range(4):
-        rnn.weight_ih_l0[gate * 4 + 1] = rnn.weight_hh_l0[gate * 4 + 1] = (
-            0  # neuron 1: all gates constant, yet read
-        )
+        # Neuron 1: all gates constant, yet read.
+        rnn.weight_ih_l0[gate * 4 + 1] = rnn.weight_hh_l0[gate * 4 + 1] = 0
     for gate in range(3):
         rnn.weight_ih_l0[gate * 4 + 2] = rnn.weight_hh_l0[gate * 4 + 2] = 0  # neuron 2: only o is live
     rnn.weight_ih_l0[:, 1] = 0  # input 1: nobody reads it
@@ -72,9 +71,8 @@ def test_what_goes_counted_by_hand() -> None:
     assert layer.neurons.tolist() == [1, 2, 3]
     assert layer.weight_ih.shape == (4 + 1, 2)
     assert layer.weight_hh.shape == (4 + 1, 3)
-    assert (
-        numbers(layer) == 5 * 2 + 5 * 3 + 4 * 3
-    )  # rows of live gates; one number for every gate of a kept neuron
+    # Rows of live gates; one number for every gate of a kept neuron.
+    assert numbers(layer) == 5 * 2 + 5 * 3 + 4 * 3
     assert small.fc.weight.shape == (2, 3)
 
 
