@@ -39,12 +39,16 @@ def forward_is_known(module: nn.Module) -> bool:
     A forward() of its own, in a subclass or in the instance, may do anything; weight_norm and spectral_norm make the
     weights anew from others in every call.
     """
-    hooks = module._forward_pre_hooks.values()
-    if "forward" in vars(module) or any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
+    if "forward" in vars(module) or makes_weights(module):
         return False
     forward = type(module).forward
     known: tuple[type[nn.Module], ...] = (*TORCH_CELLS, nn.Linear, nn.Embedding)
     return forward.__module__.startswith("gatewise.") or any(forward is kind.forward for kind in known)
+
+
+def makes_weights(module: nn.Module) -> bool:
+    """Whether weight_norm or spectral_norm is on a layer, in the form that works by a hook."""
+    return any(isinstance(hook, WeightNorm | SpectralNorm) for hook in module._forward_pre_hooks.values())
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -66,7 +70,8 @@ def why_not_recurrent(module: nn.Module) -> str | None:
         return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
     ours = isinstance(getattr(module, "cell", None), Cell) and hasattr(module, "hidden_size")
     if (ours or isinstance(module, tuple(TORCH_CELLS))) and not forward_is_known(module):
-        return f"{type(module).__name__} has a forward() of its own, or weights that a hook makes"
+        own = f"{type(module).__name__} has a forward() of its own"
+        return "a hook makes its weights" if makes_weights(module) else own
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
     if getattr(module, "is_compact", False) and cell_of(module) is not None:
