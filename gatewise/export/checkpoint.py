@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from gatewise.export.rebuild import below, build, describe
 from gatewise.export.storage import PARTS, Entry, decode, encode
-from gatewise.nn.lookup import replace_module
+from gatewise.nn.lookup import cell_of, replace_module
 from gatewise.readers.graph import joined
 
 FORMAT = 1
@@ -354,6 +354,11 @@ def check_fits(
         if name not in modules:
             raise CheckpointError(
                 f"{folder}: {kind} has no layer {name!r}, which the file replaces; {advice}."
+            )
+        cells = [cell.name for cell in (cell_of(modules[name]), cell_of(new)) if cell is not None]
+        if len(set(cells)) > 1:
+            raise CheckpointError(
+                f"{folder}: {name} is {cells[1]} in the file and {cells[0]} in {kind}; {advice}."
             )
         for width in ("in_features", "out_features", "num_embeddings", "embedding_dim", "input_size", "hidden_size",
                       "num_layers", "bidirectional", "batch_first"):  # fmt: skip

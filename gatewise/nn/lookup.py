@@ -39,7 +39,7 @@ def forward_is_known(module: nn.Module) -> bool:
     A forward() of its own, in a subclass or in the instance, may do anything; weight_norm and spectral_norm make the
     weights anew from others in every call.
     """
-    if "forward" in vars(module) or makes_weights(module):
+    if isinstance(module, torch.jit.ScriptModule) or "forward" in vars(module) or makes_weights(module):
         return False
     forward = type(module).forward
     known: tuple[type[nn.Module], ...] = (*TORCH_CELLS, nn.Linear, nn.Embedding)

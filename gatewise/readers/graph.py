@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import nn
 
 from gatewise.nn.lookup import cell_of, ending, is_embedding, is_linear, is_single_step, places_of
@@ -53,6 +54,11 @@ class ReaderGraph:
 
 def find_blocks(model: nn.Module) -> dict[str, Block]:
     """Every bank of units in the model, by name."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(
+            f"{type(model).__name__}: a scripted or traced module has no layers that could be followed or cut. Give "
+            "the model it was made from, and script the result."
+        )
     found: list[Block] = []
     closed = [joined(name, "") for name, module in model.named_modules() if is_closed(module)]
     for name, module in model.named_modules():

@@ -58,6 +58,11 @@ class EngineRecurrent(CompactRecurrent):
             [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
         self.columns = torch.from_numpy(narrower.kept)
+        self.built = self._versions()
+
+    def _versions(self) -> list[int]:
+        """How often each parameter was changed in place."""
+        return [parameter._version for parameter in self.parameters()]
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("network", "columns")}
@@ -87,6 +92,8 @@ class EngineRecurrent(CompactRecurrent):
     ) -> tuple[Tensor, State]:
         if mask is not None:
             return super()._run(x, state, sizes, order, mask)  # the kernels know lengths, not masks
+        if self.built != self._versions():
+            self._build()
         lengths = None
         if sizes is not None:
             x, lengths = pad_packed_sequence(PackedSequence(x, sizes))

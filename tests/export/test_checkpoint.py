@@ -362,7 +362,14 @@ def test_broken_files_are_named(harm: Any, message: str, tmp_path: Path) -> None
     torch.testing.assert_close(dict(into.state_dict()), before, rtol=0, atol=0)
 
 
+def with_gru() -> nn.Module:
+    model = Tagger()
+    model.rnn = nn.GRU(6, 6, 2)  # type: ignore[assignment]
+    return model
+
+
 @pytest.mark.parametrize(("into", "message"), [
+    (with_gru, r"rnn is LSTM in the file and GRU in Tagger"),
     (lambda: Tagger(7), r"embedding_dim=6 in the file and 7 in Tagger"),
     (lambda: nn.Linear(2, 2), r"Linear has no layer 'emb'"),
 ])  # fmt: skip

@@ -519,6 +519,14 @@ def test_a_layer_that_is_not_what_its_class_says_stays(change: Callable[[nn.Modu
         torch.testing.assert_close(small(x), model(x))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("use", [gw.compress, gw.measure, gw.Engine, find_readers])
+def test_a_scripted_module_is_refused(use: Callable[[nn.Module], Any]) -> None:
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    with pytest.raises(ValueError, match="the model it was made from"):
+        use(torch.jit.trace(model, torch.randn(T, B, E)))
+
+
 def test_a_hook_exposes_its_layer() -> None:
     """A hook may see or change what a layer takes and gives, and nobody can follow it."""
     model = PATTERNS["language model"].build()

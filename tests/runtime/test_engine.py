@@ -410,6 +410,17 @@ def test_accelerated_models_are_copied_pickled_and_loaded() -> None:
     torch.testing.assert_close(fast(case.x), no_grad(case.small, case.x), **CLOSE)
 
 
+def test_accelerated_layers_follow_their_parameters() -> None:
+    """Changed in place, as an update of deployed weights does."""
+    case = build(8, VECTORS)
+    fast = gw.accelerate(case.small)
+    with torch.no_grad():
+        for model in (case.small, fast):
+            for p in model.parameters():
+                p.mul_(0.5)
+    torch.testing.assert_close(fast(case.x), no_grad(case.small, case.x), **CLOSE)
+
+
 @pytest.mark.parametrize("name", ["rnn", "fc"])
 def test_a_new_layer_in_a_compact_model_is_compressed_too(name: str) -> None:
     """Partly compact: no layer is left slow, and none is said to be beyond compress()."""
