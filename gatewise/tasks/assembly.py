@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from gatewise.sparsify import GroupLasso, Variational
+from gatewise.tasks.encoding import Corpus
 from gatewise.tasks.evaluation import Evaluator
 from gatewise.tasks.graph import Replayed
 from gatewise.tasks.models import TaskModel
 from gatewise.tasks.objectives import Objective
 from gatewise.tasks.recipe import Recipe
-from gatewise.tasks.setup import Corpus, Feeds, build_model, make_feeds, make_sparsifier, objective_of
+from gatewise.tasks.setup import Feeds, build_model, make_feeds, make_sparsifier, objective_of
 from gatewise.tasks.step import TrainStep
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -60,10 +60,16 @@ class TextData:
     train: Examples
     valid: Examples
     test: Examples
-    words: tuple[str, ...]  # the words that have an embedding row; word i has id i + 3
+    listed: tuple[str, ...]  # the whole word list; word i has id i + 3, or is unknown
     classes: tuple[str, ...]
     skipped: dict[str, int]  # texts of train and test without a single listed word, left out
+    rules: TextRules = TextRules()
     note: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that have an embedding row."""
+        return self.listed[: self.rules.vocab_size]
 
     @property
     def embedding_rows(self) -> int:
@@ -90,18 +96,27 @@ def word_list(texts: Iterable[str], lower: bool = False, at_most: int = 100_000)
     return [*shared[:at_most], END]
 
 
+def ids_of(words: Sequence[str], vocab_size: int) -> dict[str, int]:
+    """Word -> id."""
+    return {word: k if k < vocab_size else UNKNOWN for k, word in enumerate(words, start=FIRST_WORD)}
+
+
+def text_row(text: str, ids: Mapping[str, int], rules: TextRules) -> list[int]:
+    """start, listed words, </s>; the first max_len of these. Empty for a text without a single listed word."""
+    known = [ids[token] for token in tokens_of(text.lower() if rules.lower else text) if token in ids]
+    return [START, *known, ids[END]][: rules.max_len] if known else []
+
+
 def encode(data: Texts, words: Sequence[str], rules: TextRules) -> tuple[Examples, int]:
     """Rows (N, max_len) of ids, left-padded, and how many texts had to be left out."""
-    table = {word: k if k < rules.vocab_size else UNKNOWN for k, word in enumerate(words, start=FIRST_WORD)}
-    end = table[END]
+    table = ids_of(words, rules.vocab_size)
     ids = np.full((len(data.texts), rules.max_len), PAD, dtype=np.int64)
     lengths: list[int] = []
     labels: list[int] = []
     for text, label in zip(data.texts, data.labels):
-        known = [table[token] for token in tokens_of(text.lower() if rules.lower else text) if token in table]
-        if not known:
+        row = text_row(text, table, rules)
+        if not row:
             continue
-        row = [START, *known, end][: rules.max_len]
         ids[len(lengths), -len(row) :] = row
         lengths.append(len(row))
         labels.append(label)
@@ -137,22 +152,25 @@ def prepare(
         train_rows.select(index[:cut]),
         train_rows.select(index[cut:]),
         test_rows,
-        tuple(words[: rules.vocab_size]),
+        tuple(words),
         classes,
         {"train": train_skipped, "test": test_skipped},
+        rules,
         "; ".join(note for note in (*notes, train.note, test.note) if note),
     )
 
 
 def imdb(
-    data_dir: str | Path | None = None, rules: TextRules | None = None, vocabulary: WordList = "authors"
+    data_dir: str | Path | None = None,
+    rules: TextRules | None = None,
+    vocabulary: WordList | Sequence[str] = "authors",
 ) -> TextData:
     """Movie reviews: 21,250 / 3,750 / 25,000 rows of 200, two classes.
 
     Before the shuffle positive reviews come first, then negative ones, each by number. The authors had them in the
     order of a folder listing, which is not recorded, so the rows of valid are not theirs one by one.
     """
-    words, note = authors_words("imdb", data_dir) if vocabulary == "authors" else (None, "")
+    words, note = chosen_words("imdb", vocabulary, data_dir)
     train, test = imdb_reviews(data_dir)
     return prepare(train, test, rules or TextRules(), ("negative", "positive"), words, [note])
 
@@ -160,7 +178,7 @@ def imdb(
 def ag_news(
     data_dir: str | Path | None = None,
     rules: TextRules | None = None,
-    vocabulary: WordList = "authors",
+    vocabulary: WordList | Sequence[str] = "authors",
     lose_first_row: bool = True,
 ) -> TextData:
     """News titles and leads: 113,999 / 6,000 / 7,599 rows of 100, four classes.
@@ -169,7 +187,7 @@ def ag_news(
     keeps it. Where there is no official train.csv but a train_subset.csv.xz, that is taken, all its rows, and `note`
     says so.
     """
-    words, list_note = authors_words("agnews", data_dir) if vocabulary == "authors" else (None, "")
+    words, list_note = chosen_words("agnews", vocabulary, data_dir)
     official = find("agnews.train", data_dir)
     subset = None if official else find("agnews.subset", data_dir)
     train = ag_news_rows(
@@ -187,31 +205,50 @@ def csv_texts(
     label: Column = "label",
     test: str | Path | None = None,
     rules: TextRules | None = None,
+    words: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
 ) -> TextData:
     """Your own CSV of texts and classes (UTF-8; .gz and .xz are unpacked).
 
     Columns by name need a header line; columns by position (from 0) mean that there is none. Several text columns are
-    joined by a blank. Without a `test` file, a tenth of the rows, drawn from the seed, is the test set.
+    joined by a blank. Without a `test` file, a tenth of the rows, drawn from the seed, is the test set. `words` and
+    `classes` are those of a trained model; without them they are those of the file.
     """
     rules = rules or TextRules()
     columns = [text] if isinstance(text, str | int) else list(text)
     texts, labels = read_csv(path, columns, label)
-    classes = tuple(sorted(set(labels)))
-    if len(classes) < 2:
-        raise DataError(
-            f"{path}: column {label!r} holds {len(classes)} class; a classifier needs at least 2."
-        )
-    number = {name: k for k, name in enumerate(classes)}
-    train = Texts(texts, [number[name] for name in labels])
+    known = tuple(classes or sorted(set(labels)))
+    if len(known) < 2:
+        raise DataError(f"{path}: column {label!r} holds {len(known)} class; a classifier needs at least 2.")
+    whose = "the model" if classes else str(path)
+    train = Texts(texts, class_numbers(labels, known, path, whose))
     if test is None:
         order = np.random.RandomState(rules.seed).permutation(len(texts))
         cut = int(0.9 * len(texts))
-        return prepare(train.take(order[:cut]), train.take(order[cut:]), rules, classes)
+        return prepare(train.take(order[:cut]), train.take(order[cut:]), rules, known, words)
     test_texts, test_labels = read_csv(test, columns, label)
-    new = sorted(set(test_labels) - set(classes))
+    tested = Texts(test_texts, class_numbers(test_labels, known, test, whose))
+    return prepare(train, tested, rules, known, words)
+
+
+def class_numbers(labels: Sequence[str], classes: Sequence[str], path: str | Path, whose: str) -> list[int]:
+    """Classes by name."""
+    number = {name: k for k, name in enumerate(classes)}
+    new = sorted(set(labels) - set(classes))
     if new:
-        raise DataError(f"{test}: class {new[0]!r} is not among the {len(classes)} classes of {path}.")
-    return prepare(train, Texts(test_texts, [number[name] for name in test_labels]), rules, classes)
+        raise DataError(
+            f"{path}: class {new[0]!r} is not among the {len(classes)} classes of {whose}: {', '.join(classes[:10])}."
+        )
+    return [number[name] for name in labels]
+
+
+def chosen_words(
+    task: Literal["imdb", "agnews"], vocabulary: WordList | Sequence[str], data_dir: str | Path | None
+) -> tuple[Sequence[str] | None, str]:
+    """The authors' list and its note, the list that is given, or None: to be counted in the training texts."""
+    if vocabulary == "authors":
+        return authors_words(task, data_dir)
+    return (None if vocabulary == "train" else vocabulary), ""
 
 
 def authors_words(

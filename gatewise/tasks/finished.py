@@ -16,16 +16,16 @@ from gatewise.tasks import recipe as recipes
 from gatewise.tasks.batches import Examples
 from gatewise.tasks.checkpoints import Metrics
 from gatewise.tasks.classification import FIRST_WORD, TextData
+from gatewise.tasks.encoding import SPECIAL, Corpus, Encoding, load_encoding
 from gatewise.tasks.files import RunError
 from gatewise.tasks.language import LanguageData
 from gatewise.tasks.recipe import Recipe
-from gatewise.tasks.setup import Corpus, load_data
+from gatewise.tasks.setup import load_data
 from gatewise.tasks.sources import DataError
 from gatewise.tasks.trainer import METRICS, MODEL, RECIPE, RESULT
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
 AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
-SPECIAL = ("<pad>", "<start>", "<unk>")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class FinishedRun:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     bench: list[dict[str, Any]] = field(default_factory=list)
     model_bytes: int = 0
+    encoding: Encoding | None = None
 
 
 def open_run(path: str | Path) -> FinishedRun:
@@ -69,6 +70,7 @@ def open_run(path: str | Path) -> FinishedRun:
         list(Metrics(folder / METRICS).lines()) if recipe is not None else [],
         read_json(folder / BENCH, list),
         size,
+        load_encoding(model),
     )
 
 
@@ -90,7 +92,7 @@ def corpus_of(run: FinishedRun, data_dir: str | Path | None = None) -> tuple[Cor
     if run.recipe is None:
         return None, f"{run.folder} has no {RECIPE}, so its data are not known: no words, no lag curves"
     try:
-        return load_data(run.recipe, data_dir), ""
+        return load_data(run.recipe, data_dir, run.encoding), ""
     except DataError as error:
         return None, f"no words and no lag curves, because the data are missing: {error}"
 

@@ -95,18 +95,25 @@ def word_vocabulary(tokens: Iterable[str], size: int | None = None) -> Vocabular
 
 
 def from_texts(
-    train: str, valid: str, test: str, level: Level, vocabulary_size: int | None = None, note: str = ""
+    train: str,
+    valid: str,
+    test: str,
+    level: Level,
+    vocabulary_size: int | None = None,
+    note: str = "",
+    vocabulary: Vocabulary | None = None,
 ) -> LanguageData:
     """Three texts to three streams.
 
     Words are counted in the training text only. Characters are those of all three texts, as the authors take them.
+    A `vocabulary` that is given, that of a trained model, is taken as it is.
     """
     if level == "char":
-        vocabulary = Vocabulary(tuple(sorted({*train, *valid, *test})))
+        vocabulary = vocabulary or Vocabulary(tuple(sorted({*train, *valid, *test})))
         streams = [vocabulary.encode(text) for text in (train, valid, test)]
     elif level == "word":
         tokens = [words_of(text) for text in (train, valid, test)]
-        vocabulary = word_vocabulary(tokens[0], vocabulary_size)
+        vocabulary = vocabulary or word_vocabulary(tokens[0], vocabulary_size)
         streams = [vocabulary.encode(words) for words in tokens]
     else:
         raise DataError(f"level is {level!r}; it must be 'word' or 'char'.")
@@ -116,7 +123,7 @@ def from_texts(
     return LanguageData(streams[0], streams[1], streams[2], vocabulary, level, note)
 
 
-def word_ptb(data_dir: str | Path | None = None) -> LanguageData:
+def word_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None = None) -> LanguageData:
     """Penn Treebank, Mikolov's words: 929,589 / 73,760 / 82,430 tokens, 10,000 words."""
     texts, notes = [], []
     for split in SPLITS:
@@ -124,10 +131,10 @@ def word_ptb(data_dir: str | Path | None = None) -> LanguageData:
         content = found.read()
         texts.append(_decode(content, found.path))
         notes.append(found.deviation(content))
-    return from_texts(texts[0], texts[1], texts[2], "word", note=_join(notes))
+    return from_texts(texts[0], texts[1], texts[2], "word", None, _join(notes), vocabulary)
 
 
-def char_ptb(data_dir: str | Path | None = None) -> LanguageData:
+def char_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None = None) -> LanguageData:
     """Penn Treebank, characters: 5,017,482 / 393,042 / 442,423, 50 symbols, the blank written `_`.
 
     The published character files say nothing that the word files do not, so where only those are, they are used:
@@ -142,7 +149,7 @@ def char_ptb(data_dir: str | Path | None = None) -> LanguageData:
         text = _decode(content, found.path)
         texts.append(text[::2] if spelled else spell(text))
         notes.append(found.deviation(content))
-    return from_texts(texts[0], texts[1], texts[2], "char", note=_join(notes))
+    return from_texts(texts[0], texts[1], texts[2], "char", None, _join(notes), vocabulary)
 
 
 def spell(words: str) -> str:
@@ -157,10 +164,12 @@ def text_file(
     test: str | Path | None = None,
     vocabulary_size: int | None = 10_000,
     fraction: float = 0.05,
+    vocabulary: Vocabulary | None = None,
 ) -> LanguageData:
     """Your own text. Without a file for `valid` or `test`, each is the given fraction of the lines, cut from the end.
 
-    `vocabulary_size` counts words, <eos> and <unk> among them; it does not concern characters.
+    `vocabulary_size` counts words, <eos> and <unk> among them; it does not concern characters. A `vocabulary` is that
+    of a trained model.
     """
     if not 0 < fraction < 0.5:
         raise DataError(
@@ -181,7 +190,8 @@ def text_file(
             )
         lines, cut = lines[:-n_cut], lines[-n_cut:]
         parts[split] = "".join(cut)
-    return from_texts("".join(lines), parts["valid"], parts["test"], level, vocabulary_size)
+    train = "".join(lines)
+    return from_texts(train, parts["valid"], parts["test"], level, vocabulary_size, vocabulary=vocabulary)
 
 
 class Windows:

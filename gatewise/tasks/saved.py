@@ -9,6 +9,7 @@ from gatewise.export import load
 from gatewise.export.rounded import rounded_model
 from gatewise.report import Report, measure
 from gatewise.tasks import recipe as recipes
+from gatewise.tasks.encoding import load_encoding
 from gatewise.tasks.evaluation import Evaluator
 from gatewise.tasks.recipe import Recipe, RecipeError
 from gatewise.tasks.setup import describe, load_data, make_feeds, objective_of
@@ -40,7 +41,9 @@ def evaluate_saved(
 ) -> tuple[dict[str, Any], Report]:
     """Qualities by split and data notes, and the counts. `path` is a model's folder or the run's folder above it.
 
-    With `int8` the quality is that of to_c(weights="int8"): its rounded weights, and float32 all else.
+    The data are encoded as those of training were, by the encoding in the model's folder; a run of before it was kept
+    counts its words again. With `int8` the quality is that of to_c(weights="int8"): its rounded weights, and float32
+    all else.
     """
     if (path / MODEL).is_dir():
         path = path / MODEL
@@ -51,7 +54,7 @@ def evaluate_saved(
     if int8:
         model = rounded_model(model)
     model = model.to(place)
-    corpus = load_data(recipe, data_dir)
+    corpus = load_data(recipe, data_dir, load_encoding(path))
     objective = objective_of(recipe, corpus)
     feeds = make_feeds(recipe, corpus, place)
     found: dict[str, Any] = {"task": recipe.name, "data": describe(corpus), "note": corpus.note}

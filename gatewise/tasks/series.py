@@ -11,12 +11,13 @@
 Each may come again as x_valid, y_valid, lengths_valid, x_test, ...; parts that are not given are split off: by a
 permutation from the seed for x, from the end of time for series. Inputs, and targets that are inputs one step later,
 are scaled to mean 0 and deviation 1 of the training part. Sequences end at the last position, padding is on the left.
+Classes are numbered in their order, so those that no sequence has take no score.
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +47,8 @@ class SeriesData:
     every_step: bool  # targets are (N, T, O)
     mean: Tensor  # (I,)
     scale: Tensor  # (I,)
+    classes: tuple[int, ...] = ()  # in the order of their scores
+    next_step: bool = False  # targets are inputs, scaled
     note: str = ""
 
     def to(self, device: torch.device | str) -> SeriesData:
@@ -71,8 +74,13 @@ def npz_series(
     test_fraction: float = 0.1,
     steps: int = 100,
     seed: int = 113,
+    scaling: tuple[Array, Array] | None = None,
+    classes: Sequence[int] = (),
 ) -> SeriesData:
-    """Read, check, split, scale and left-pad the arrays described above."""
+    """Read, check, split, scale and left-pad the arrays described above.
+
+    `scaling`, mean and scale (I,), and `classes` are those of a trained model; without them they are the file's.
+    """
     path = Path(path)
     fractions = {"valid": valid_fraction, "test": test_fraction}
     if min(fractions.values()) <= 0 or sum(fractions.values()) >= 1:
@@ -87,7 +95,7 @@ def npz_series(
     shapes = {split: (part.x.shape[2], _kind(part)) for split, part in parts.items()}
     if len(set(shapes.values())) > 1:
         raise DataError(f"{path}: the parts differ in their number of inputs or kind of targets: {shapes}.")
-    return _assemble(parts, path)
+    return _assemble(parts, path, scaling, tuple(classes))
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -219,34 +227,72 @@ def _checked(arrays: Mapping[str, Array], split: str, path: Path) -> _Part:
     return _Part(x, lengths, y)
 
 
-def _assemble(parts: Mapping[str, _Part], path: Path) -> SeriesData:
+def _assemble(
+    parts: Mapping[str, _Part], path: Path, scaling: tuple[Array, Array] | None, classes: tuple[int, ...]
+) -> SeriesData:
     train = parts["train"]
-    real = train.x[np.arange(train.x.shape[1]) < train.lengths[:, None]]  # (real steps, I)
-    mean, scale = real.mean(0, dtype=np.float64), real.std(0, dtype=np.float64)
-    # A constant input carries nothing; dividing by its deviation of 0 would.
-    mean, scale = mean.astype(np.float32), np.where(scale > 0, scale, 1).astype(np.float32)
+    n_inputs = train.x.shape[2]
+    mean, scale = scaling if scaling is not None else _scaling(train)
+    if len(mean) != n_inputs:
+        raise DataError(f"{path}: has {n_inputs} numbers a step; the model was trained with {len(mean)}.")
+    if train.y is not None and train.y.ndim == 1:
+        known = classes or _classes(parts, path)
+        parts = {split: _numbered(part, known, path, split) for split, part in parts.items()}
+    elif classes:
+        raise DataError(f"{path}: has no classes y of shape (N,), but the model tells {len(classes)} apart.")
+    else:
+        known = ()
     examples = {split: _examples(part, mean, scale) for split, part in parts.items()}
     targets = examples["train"].targets
-    classes = train.y is not None and train.y.ndim == 1
-    n_outputs = targets.shape[-1]
-    if classes:
-        n_outputs = 1 + max(int(part.targets.max()) for part in examples.values())
-        if n_outputs < 2 or int(targets.max()) + 1 < n_outputs:
-            raise DataError(
-                f"{path}: the training sequences have classes up to {int(targets.max())}, all parts together up to "
-                f"{n_outputs - 1}; there must be at least 2, and training must see the last."
-            )
+    next_step = train.y is None
     return SeriesData(
         examples["train"],
         examples["valid"],
         examples["test"],
-        "classification" if classes else "forecasting",
-        train.x.shape[2],
-        n_outputs,
+        "classification" if known else "forecasting",
+        n_inputs,
+        len(known) or targets.shape[-1],
         targets.ndim == 3,
         torch.from_numpy(mean),
         torch.from_numpy(scale),
+        known,
+        next_step,
+        "mse is of scaled numbers, deviation 1 each; times scale^2 of encoding.json it is of those in the file"
+        if next_step
+        else "",
     )
+
+
+def _scaling(train: _Part) -> tuple[Array, Array]:
+    """Mean and deviation (I,) of the real steps."""
+    real = train.x[np.arange(train.x.shape[1]) < train.lengths[:, None]]  # (real steps, I)
+    mean, scale = real.mean(0, dtype=np.float64), real.std(0, dtype=np.float64)
+    # A constant input carries nothing; dividing by its deviation of 0 would.
+    return mean.astype(np.float32), np.where(scale > 0, scale, 1).astype(np.float32)
+
+
+def _classes(parts: Mapping[str, _Part], path: Path) -> tuple[int, ...]:
+    """Those of the training sequences; others would never be learned."""
+    found = {split: set(np.unique(part.y).tolist()) for split, part in parts.items() if part.y is not None}
+    unseen = sorted(set.union(*found.values()) - found["train"])
+    if unseen or len(found["train"]) < 2:
+        raise DataError(
+            f"{path}: the training sequences have {len(found['train'])} classes, all parts together "
+            f"{len(found['train']) + len(unseen)}; there must be at least 2, and training must see them all"
+            + (f", class {unseen[0]} too. Give x_valid and x_test of your own." if unseen else ".")
+        )
+    return tuple(sorted(found["train"]))
+
+
+def _numbered(part: _Part, classes: tuple[int, ...], path: Path, split: str) -> _Part:
+    """Classes by their place in the order of scores."""
+    assert part.y is not None
+    new = np.setdiff1d(part.y, classes)
+    if len(new):
+        raise DataError(
+            f"{path}: {_named('y', split)} has class {new[0]}, which the model does not know; it knows {classes}."
+        )
+    return replace(part, y=np.searchsorted(classes, part.y))
 
 
 def _examples(part: _Part, mean: Array, scale: Array) -> Examples:

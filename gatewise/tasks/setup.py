@@ -13,17 +13,26 @@ from torch import Tensor, nn
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ag_news, csv_texts, imdb
+from gatewise.tasks.encoding import KINDS, Corpus, Encoding
 from gatewise.tasks.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
 from gatewise.tasks.initial import initialise
-from gatewise.tasks.language import Chunks, LanguageData, Windows, char_ptb, text_file, word_ptb
+from gatewise.tasks.language import (
+    Chunks,
+    LanguageData,
+    Level,
+    Vocabulary,
+    Windows,
+    char_ptb,
+    text_file,
+    word_ptb,
+)
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.objectives import Objective
 from gatewise.tasks.recipe import Recipe, RecipeError, parse, suggestion
-from gatewise.tasks.series import SeriesData, npz_series
+from gatewise.tasks.series import npz_series
 from gatewise.tasks.sources import DataError
 from gatewise.tasks.vectors import find_vectors, pretrained_rows
 
-Corpus = LanguageData | TextData | SeriesData
 SPLITS = ("train", "valid", "test")
 PAPER_TASKS = ("word-ptb", "char-ptb", "imdb", "agnews")
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
@@ -38,20 +47,49 @@ class Feeds:
     n_train: int  # training objects: texts, or target symbols of an epoch; the KL is divided by it
 
 
-def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Corpus:
-    """The corpus a recipe names."""
+def load_data(recipe: Recipe, data_dir: str | Path | None = None, encoding: Encoding | None = None) -> Corpus:
+    """The corpus a recipe names; with the encoding of a trained model, in the numbers that this model knows."""
+    data = recipe.data
+    if encoding is not None:
+        _check_encoding(recipe, encoding)
+    if data.task in ("word-ptb", "char-ptb", "words", "characters"):
+        return _language(recipe, data_dir, Vocabulary(encoding.symbols) if encoding else None)
+    if data.task == "npz":
+        scaling = encoding.scaling if encoding else None
+        classes = [int(name) for name in encoding.classes] if encoding else []
+        fraction = data.valid_fraction or 0.15
+        return npz_series(_path(data.path), fraction, steps=data.steps, scaling=scaling, classes=classes)
+    return _texts(recipe, data_dir, encoding)
+
+
+def _check_encoding(recipe: Recipe, encoding: Encoding) -> None:
+    data, kind = recipe.data, KINDS.get(recipe.data.task, "texts")
+    if kind != encoding.kind:
+        raise RecipeError(
+            f"data.task = {data.task!r} does not fit the data of the model: it reads {encoding.kind}, not {kind}. "
+            "Name a recipe of its kind: --task."
+        )
+    for key in ("max_len", "lower") if kind == "texts" else ():
+        asked, kept = getattr(data, key), getattr(encoding, key)
+        if asked not in (None, kept):
+            raise RecipeError(f"data.{key} = {asked}, but the model was trained with {kept}. Set that.")
+
+
+def _language(recipe: Recipe, data_dir: str | Path | None, vocabulary: Vocabulary | None) -> LanguageData:
     data = recipe.data
     if data.task == "word-ptb":
-        return word_ptb(data_dir)
+        return word_ptb(data_dir, vocabulary)
     if data.task == "char-ptb":
-        return char_ptb(data_dir)
-    if data.task in ("words", "characters"):
-        size = {} if data.vocabulary_size is None else {"vocabulary_size": data.vocabulary_size}
-        fraction = {} if data.valid_fraction is None else {"fraction": data.valid_fraction}
-        level = "word" if data.task == "words" else "char"
-        return text_file(_path(data.path), level, data.valid_path, data.test_path, **size, **fraction)  # type: ignore[arg-type]
-    if data.task == "npz":
-        return npz_series(_path(data.path), data.valid_fraction or 0.15, steps=data.steps)
+        return char_ptb(data_dir, vocabulary)
+    given: dict[str, Any] = {"vocabulary_size": data.vocabulary_size, "fraction": data.valid_fraction}
+    given = {key: value for key, value in given.items() if value is not None}
+    level: Level = "word" if data.task == "words" else "char"
+    files = (data.valid_path, data.test_path)
+    return text_file(_path(data.path), level, *files, vocabulary=vocabulary, **given)
+
+
+def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | None) -> TextData:
+    data = recipe.data
     given: dict[str, Any] = {
         "max_len": data.max_len,
         "vocab_size": data.vocabulary_size,
@@ -59,11 +97,17 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None) -> Corpus:
     }
     usual = TextRules(max_len=100, valid_fraction=0.05) if data.task == "agnews" else TextRules()
     rules = replace(usual, lower=data.lower, **{k: v for k, v in given.items() if v is not None})
-    if data.task == "imdb":
-        return imdb(data_dir, rules, data.vocabulary)
-    if data.task == "agnews":
-        return ag_news(data_dir, rules, data.vocabulary)
-    return csv_texts(_path(data.path), data.text_column, data.label_column, data.test_path, rules)
+    words = classes = None
+    if encoding is not None:
+        rules = replace(rules, max_len=encoding.max_len, vocab_size=len(encoding.symbols))
+        words, classes = encoding.words, encoding.classes
+    if data.task == "csv":
+        columns = (data.text_column, data.label_column)
+        return csv_texts(_path(data.path), *columns, data.test_path, rules, words, classes)
+    found = (imdb if data.task == "imdb" else ag_news)(data_dir, rules, words or data.vocabulary)
+    if classes not in (None, found.classes):
+        raise DataError(f"{data.task}: has the classes {found.classes}; the model knows {classes}.")
+    return found
 
 
 def _path(path: str | None) -> Path:

@@ -3,7 +3,7 @@
     recipe.toml     what was run, with every value
     metrics.jsonl   one line per epoch
     checkpoint.pt   where the run stands: weights, optimiser, random numbers, position in the data
-    model/          the compact network
+    model/          the compact network, and encoding.json: what its inputs and outputs mean
     gates.json      the live gates of every kept neuron, and the numbers that the others are
     result.json     quality, counts, time, machine, command
 
@@ -37,6 +37,7 @@ from gatewise.tasks import provenance
 from gatewise.tasks.assembly import assemble
 from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
+from gatewise.tasks.encoding import encoding_of, save_encoding
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
 from gatewise.tasks.files import RunError, write_json, write_whole
 from gatewise.tasks.graph import use_tf32
@@ -354,6 +355,7 @@ class Run:
         quality[f"compact_test_{self.quality}"] = check()
         self.compare(quality[f"test_{self.quality}"], quality[f"compact_test_{self.quality}"])
         saved = save(compact.cpu(), self.options.out / MODEL)
+        save_encoding(encoding_of(self.corpus), self.options.out / MODEL)
         if self.sparsifier is not None:
             write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
         p.seconds += time.perf_counter() - start

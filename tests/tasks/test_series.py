@@ -83,6 +83,16 @@ def test_a_long_series_is_split_by_time_and_cut_into_windows(tmp_path: Path) -> 
     torch.testing.assert_close(first_of_test, torch.tensor([90.0]))
 
 
+def test_classes_with_gaps_take_no_scores_of_their_own(tmp_path: Path) -> None:
+    """Classes 0 and 5 are two, not six; one that training never sees is named."""
+    data = npz_series(save(tmp_path, x=sequences(20), y=np.arange(20) % 2 * 5))
+    assert (data.n_outputs, data.classes) == (2, (0, 5))
+    assert sorted(set(data.train.targets.tolist())) == [0, 1]
+    path = save(tmp_path, x=sequences(20), y=np.arange(20) % 2 * 5, x_test=sequences(2), y_test=[0, 3])
+    with pytest.raises(DataError, match=r"training must see them all, class 3 too"):
+        npz_series(path)
+
+
 def test_a_constant_input_is_not_divided_by_zero(tmp_path: Path) -> None:
     x = sequences(20)
     x[:, :, 1] = 7
