@@ -156,7 +156,7 @@ def train(
 
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise evaluate runs/ptb-word-small-prune-wgn/model")
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved model, or of the run that made it.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a run, or of a saved model.")],
     task: Annotated[
         str | None, typer.Option(help="Recipe that says which data and how; the run's own by default.")
     ] = None,
@@ -210,7 +210,7 @@ def reproduce(
                 typer.echo(f"  {label:6s} {text}")
 
 
-ModelFolder = Annotated[Path, typer.Argument(help="Folder written by gatewise.save().")]
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a run, or one written by gatewise.save().")]
 Into = Annotated[
     str | None,
     typer.Option(
@@ -232,8 +232,10 @@ def measure(
     as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
 ) -> None:
     """Count weights, gates, neurons and words of a saved model, layer by layer."""
+    from gatewise.tasks.files import model_folder
+
     readers = stated(reader)
-    report = gatewise.measure(gatewise.load(model, built(into)), readers)
+    report = gatewise.measure(gatewise.load(model_folder(model), built(into)), readers)
     typer.echo(json.dumps(report.to_dict()) if as_json else str(report))
 
 
@@ -247,13 +249,17 @@ def compress(
     """Cut what is zero out of a saved model, exactly, and save what is left."""
     import warnings
 
-    readers = stated(reader)
+    from gatewise.tasks.encoding import ENCODING, copy_encoding
+    from gatewise.tasks.files import model_folder
+
+    model, readers = model_folder(model), stated(reader)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         small = gatewise.compress(gatewise.load(model, built(into)), readers)
     for warning in said:
         typer.echo(f"Note: {warning.message}", err=True)
     saved = gatewise.save(small, out)
+    copy_encoding(model, out / ENCODING)
     before = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     after = sum(file.stat().st_size for file in out.glob("*.safetensors"))
     typer.echo(
@@ -292,7 +298,7 @@ def stated(readers: list[str] | None) -> dict[str, list[str]] | None:
 
 @app.command(rich_help_panel=SHIP, epilog="Example: gatewise export runs/demo/compressed --onnx model.onnx")
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
+    model: ModelFolder,
     onnx: Annotated[Path | None, typer.Option(help="File to write as ONNX.")] = None,
     c: Annotated[Path | None, typer.Option("--c", help="Folder to write as C source.")] = None,
     states: Annotated[
@@ -306,13 +312,19 @@ def export(
         bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
     ] = False,
 ) -> None:
-    """Carry a saved model away: into ONNX or C."""
+    """Carry a saved model away: into ONNX or C.
+
+    What its inputs and outputs mean goes along, as NAME.encoding.json.
+    """
     from gatewise.export import load, to_c, to_onnx
+    from gatewise.tasks.encoding import ENCODING, copy_encoding
+    from gatewise.tasks.files import model_folder
 
     if onnx is None and c is None:
         raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
     if int8 and c is None:
         raise typer.BadParameter("--int8 belongs to --c FOLDER.")
+    model = model_folder(model)
     loaded = load(model)
     if onnx is not None:
         path = to_onnx(loaded, onnx, states=states, lengths=lengths)
@@ -324,11 +336,15 @@ def export(
             f"{made.path}: {made.weights}, {where} {made.flash_bytes:,} bytes, without code; RAM {made.ram_bytes:,} "
             f"bytes; largest error {made.max_abs_error:.3g}"
         )
+    # Beside a C folder, not inside: to_c() replaces only what is its own.
+    for written in (onnx, c):
+        for path in copy_encoding(model, written.with_name(f"{written.name}.{ENCODING}")) if written else ():
+            typer.echo(f"{path}: {path.stat().st_size} bytes")
 
 
 @app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/compressed --threads 2")
 def bench(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
+    model: ModelFolder,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a sequence.")] = 35,
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a batch.")] = 20,
     threads: Annotated[int, typer.Option(min=1, help="Threads for everybody.")] = 1,
@@ -338,8 +354,9 @@ def bench(
     """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine."""
     from gatewise.export import load
     from gatewise.export.timing import race
+    from gatewise.tasks.files import model_folder
 
-    timings = race(load(model), steps=steps, batch=batch, threads=threads, seconds=seconds)
+    timings = race(load(model_folder(model)), steps=steps, batch=batch, threads=threads, seconds=seconds)
     if as_json:
         typer.echo(json.dumps([vars(timing) for timing in timings]))
         return

@@ -11,6 +11,8 @@ import typer.main
 import gatewise
 from gatewise.cli import app, main
 from gatewise.tasks.demo import run as demo
+from gatewise.tasks.encoding import Encoding, save_encoding
+from gatewise.tasks.models import SeriesModel
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -102,3 +104,55 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "file").touch()
     assert main(["demo", "--out", str(tmp_path / "file" / "demo")]) == 1
     assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder that holds model/, as `gatewise train` leaves one."""
+    gatewise.save(gatewise.compress(SeriesModel(2, 3, hidden=4).eval()), tmp_path / "run" / "model")
+    save_encoding(Encoding("numbers", mean=(0.0, 1.0), scale=(1.0, 2.0)), tmp_path / "run" / "model")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["measure"], "compression"),
+        (["compress", "-o", "small"], "small: "),
+        (["export", "--c", "c"], "largest error"),
+        (["export", "--onnx", "m.onnx"], "m.onnx: "),
+        (["bench", "--seconds", "0", "--steps", "2"], "gatewise engine"),
+    ],
+)
+def test_a_run_stands_for_its_model(
+    command: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    if "--onnx" in command:
+        pytest.importorskip("onnx")
+    monkeypatch.chdir(run.parent)
+    for folder in ("run", "run/model"):
+        assert main([command[0], folder, *command[1:]]) == 0
+        assert said in capsys.readouterr().out
+    assert main([command[0], "nothere", *command[1:]]) == 1
+    assert "nothere: there is no such folder" in capsys.readouterr().err
+
+
+def test_the_encoding_goes_where_the_model_goes(run: Path, monkeypatch: Any) -> None:
+    """Also a second time: an export replaces only what is its own."""
+    monkeypatch.chdir(run.parent)
+    kept = (run / "model" / "encoding.json").read_bytes()
+    assert main(["compress", "run", "-o", "small"]) == 0
+    assert main(["export", "run", "--c", "c"]) == main(["export", "run", "--c", "c"]) == 0
+    for copy in ("small/encoding.json", "c.encoding.json"):
+        assert Path(copy).read_bytes() == kept
+
+
+def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "runs/nothere"]) == 1
+    assert "runs/nothere: there is no such folder" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe.toml").touch()
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "the run is not finished" in capsys.readouterr().err

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
-from gatewise.tasks.files import RunError, write_json
+from gatewise.tasks.files import RunError, write_json, write_whole
 from gatewise.tasks.language import LanguageData, Vocabulary, words_of
 from gatewise.tasks.series import SeriesData
 from gatewise.tasks.sources import DataError
@@ -118,6 +118,14 @@ def encoding_of(corpus: Corpus) -> Encoding:
 
 def save_encoding(encoding: Encoding, folder: str | Path) -> None:
     write_json(Path(folder) / ENCODING, encoding.to_dict(), indent=None)
+
+
+def copy_encoding(model: Path, target: Path) -> list[Path]:
+    """A model's encoding under another name; nothing where the model has none."""
+    if not (model / ENCODING).is_file():
+        return []
+    write_whole(target, (model / ENCODING).read_bytes())
+    return [target]
 
 
 def load_encoding(folder: str | Path) -> Encoding | None:

@@ -11,9 +11,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
+
 
 class RunError(ValueError):
     """A run that cannot go on; the message says where it stands and what to do."""
+
+
+def model_folder(path: Path) -> Path:
+    """The model in the folder of a run; any other folder itself."""
+    if not path.is_dir():
+        raise RunError(
+            f"{path}: there is no such folder. Name that of a run, or one that gatewise.save() wrote."
+        )
+    if (path / MODEL).is_dir():
+        return path / MODEL
+    if (path / RECIPE).is_file():
+        raise RunError(
+            f"{path}: there is no saved model: the run is not finished, or was killed. Go on by --resume."
+        )
+    return path
 
 
 @contextmanager

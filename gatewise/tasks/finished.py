@@ -17,12 +17,12 @@ from gatewise.tasks.batches import Examples
 from gatewise.tasks.checkpoints import Metrics
 from gatewise.tasks.classification import FIRST_WORD, TextData
 from gatewise.tasks.encoding import SPECIAL, Corpus, Encoding, load_encoding
-from gatewise.tasks.files import RunError
+from gatewise.tasks.files import RECIPE, RunError, model_folder
 from gatewise.tasks.language import LanguageData
 from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.setup import load_data
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.trainer import METRICS, MODEL, RECIPE, RESULT
+from gatewise.tasks.trainer import METRICS, RESULT
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
 AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
@@ -46,17 +46,11 @@ class FinishedRun:
 def open_run(path: str | Path) -> FinishedRun:
     """A run's folder, or a model's folder inside or outside of one."""
     path = Path(path)
-    model = path / MODEL if (path / MODEL).is_dir() else path
+    model = model_folder(path)
     folder = model.parent if (model.parent / RECIPE).is_file() else path
     if not (model / "config.json").is_file():
-        state = (
-            "the run is not finished, or was killed"
-            if (path / RECIPE).is_file()
-            else "nothing was saved here"
-        )
         raise RunError(
-            f"{path}: there is no saved model ({state}). Name the folder of a finished run, or one that "
-            "gatewise.save() wrote."
+            f"{path}: there is no saved model. Name the folder of a finished run, or one that gatewise.save() wrote."
         )
     recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
     result = read_json(folder / RESULT, dict) if recipe is not None else {}

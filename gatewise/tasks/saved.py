@@ -11,9 +11,10 @@ from gatewise.report import Report, measure
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.encoding import load_encoding
 from gatewise.tasks.evaluation import Evaluator
+from gatewise.tasks.files import RECIPE, model_folder
 from gatewise.tasks.recipe import Recipe, RecipeError
 from gatewise.tasks.setup import describe, load_data, make_feeds, objective_of
-from gatewise.tasks.trainer import MODEL, RECIPE, chosen_device
+from gatewise.tasks.trainer import chosen_device
 
 SPLITS = ("valid", "test")
 
@@ -45,8 +46,7 @@ def evaluate_saved(
     counts its words again. With `int8` the quality is that of to_c(weights="int8"): its rounded weights, and float32
     all else.
     """
-    if (path / MODEL).is_dir():
-        path = path / MODEL
+    path = model_folder(path)
     recipe = recipe_of(path, task, changes or [])
     place = chosen_device(device)
     model = load(path).eval()

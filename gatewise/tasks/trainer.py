@@ -39,7 +39,7 @@ from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.encoding import encoding_of, save_encoding
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
-from gatewise.tasks.files import RunError, write_json, write_whole
+from gatewise.tasks.files import MODEL, RECIPE, RunError, write_json, write_whole
 from gatewise.tasks.graph import use_tf32
 from gatewise.tasks.progress import Progress
 from gatewise.tasks.recipe import Recipe, dump
@@ -47,14 +47,7 @@ from gatewise.tasks.recurrence_share import recurrence_share
 from gatewise.tasks.schedule import learning_rates
 from gatewise.tasks.setup import describe, load_data, pretrained
 
-CHECKPOINT, METRICS, RESULT, RECIPE, MODEL, GATES = (
-    "checkpoint.pt",
-    "metrics.jsonl",
-    "result.json",
-    "recipe.toml",
-    "model",
-    "gates.json",
-)
+CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
 
 SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
 

@@ -132,8 +132,8 @@ def test_a_model_saved_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["report", "no-such-run"], 1, "no-such-run: there is no saved model"),
-        (["figures", "no-such-run"], 1, "no-such-run: there is no saved model"),
+        (["report", "no-such-run"], 1, "no-such-run: there is no such folder"),
+        (["figures", "no-such-run"], 1, "no-such-run: there is no such folder"),
         (["report", "a", "b", "c"], 2, "two runs at most"),
         (["report"], 2, "Missing argument"),
     ],
