@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.channels import ALLOCATES, leaves, listed
+from gatewise.readers.channels import ALLOCATES, PACKS, leaves, listed
 from gatewise.readers.record import Recording, is_hooked, name_of, overwritten, recordings, seen_elsewhere
 
 IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
@@ -256,7 +256,8 @@ class Walk:
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
-        raise self.refuse(node, f"{name}() is not a link of a chain")
+        instead = "; the engine, ONNX and C take lengths= instead" if name in PACKS else ""
+        raise self.refuse(node, f"{name}() is not a link of a chain{instead}")
 
     def layer(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         name = str(node.target)

@@ -106,3 +106,17 @@ def test_a_hook_is_refused() -> None:
     model.fc.register_forward_hook(lambda module, given, out: 2 * out)
     with pytest.raises(ChainError, match=r"fc: a hook may change"):
         find_chain(model)
+
+
+def test_packing_points_to_lengths() -> None:
+    class Packs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.fc = nn.GRU(E, H), nn.Linear(H, 2)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            _, h = self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
+            return self.fc(h[-1])
+
+    with pytest.raises(ChainError, match=r"take lengths= instead"):
+        find_chain(Packs())
