@@ -75,6 +75,14 @@ class TextData:
     def embedding_rows(self) -> int:
         return len(self.words) + FIRST_WORD
 
+    def trimmed(self) -> TextData:
+        """Without the columns that are padding in every row: a set is as wide as its longest text."""
+        train, valid, test = (
+            replace(part, inputs=part.inputs[:, -int(part.lengths.max()) :])
+            for part in (self.train, self.valid, self.test)
+        )
+        return replace(self, train=train, valid=valid, test=test)
+
     def to(self, device: torch.device | str) -> TextData:
         train, valid, test = (part.to(device) for part in (self.train, self.valid, self.test))
         return replace(self, train=train, valid=valid, test=test)
@@ -136,18 +144,24 @@ def prepare(
     words = list(words) if words is not None else word_list(train.texts, rules.lower)
     train_rows, train_skipped = encode(train, words, rules)
     test_rows, test_skipped = encode(test, words, rules)
-    for name, rows in (("train", train_rows), ("test", test_rows)):
+    for name, texts, rows in (("train", train, train_rows), ("test", test, test_rows)):
         if len(rows) < 2:
             raise DataError(
-                f"{len(rows)} of the {name} texts have a word of the list of {len(words) - 1:,}; at least 2 must. "
-                "A word is listed if more than one training text has it."
+                f"{len(rows)} of the {len(texts.texts)} {name} texts have a word of the list of {len(words) - 1:,}; "
+                "at least 2 must. A word is listed if more than one training text has it."
             )
     # One generator for both, train first: the stream of numbers goes on, as in the authors' loader.
     shuffle = np.random.RandomState(rules.seed)
     train_rows = train_rows.select(torch.from_numpy(shuffle.permutation(len(train_rows))))
     test_rows = test_rows.select(torch.from_numpy(shuffle.permutation(len(test_rows))))
     cut = int((1 - rules.valid_fraction) * len(train_rows))
+    if cut < 1:
+        raise DataError(
+            f"valid_fraction {rules.valid_fraction} of {len(train_rows)} texts leaves none for training. "
+            "Take a smaller one."
+        )
     index = torch.arange(len(train_rows))
+    left_out = skipped_note(train_skipped, train, test_skipped, test)
     return TextData(
         train_rows.select(index[:cut]),
         train_rows.select(index[cut:]),
@@ -156,7 +170,16 @@ def prepare(
         classes,
         {"train": train_skipped, "test": test_skipped},
         rules,
-        "; ".join(note for note in (*notes, train.note, test.note) if note),
+        "; ".join(note for note in (*notes, train.note, test.note, left_out) if note),
+    )
+
+
+def skipped_note(train_skipped: int, train: Texts, test_skipped: int, test: Texts) -> str:
+    if not train_skipped and not test_skipped:
+        return ""
+    return (
+        f"left out: {train_skipped:,} of {len(train.texts):,} texts for training and validation, {test_skipped:,} of "
+        f"{len(test.texts):,} for the test; none of their words is in the list"
     )
 
 
@@ -225,10 +248,10 @@ def csv_texts(
     if test is None:
         order = np.random.RandomState(rules.seed).permutation(len(texts))
         cut = int(0.9 * len(texts))
-        return prepare(train.take(order[:cut]), train.take(order[cut:]), rules, known, words)
+        return prepare(train.take(order[:cut]), train.take(order[cut:]), rules, known, words).trimmed()
     test_texts, test_labels = read_csv(test, columns, label)
     tested = Texts(test_texts, class_numbers(test_labels, known, test, whose))
-    return prepare(train, tested, rules, known, words)
+    return prepare(train, tested, rules, known, words).trimmed()
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str], path: str | Path, whose: str) -> list[int]:

@@ -123,7 +123,9 @@ def describe(corpus: Corpus) -> str:
         return f"{sizes} {unit}, {len(corpus.vocabulary):,} symbols"
     sizes = " / ".join(f"{len(getattr(corpus, split)):,}" for split in SPLITS)
     if isinstance(corpus, TextData):
-        return f"{sizes} texts, {corpus.embedding_rows:,} rows of words, {len(corpus.classes)} classes"
+        left_out = sum(corpus.skipped.values())
+        sizes += f" texts ({left_out:,} left out)" if left_out else " texts"
+        return f"{sizes}, {corpus.embedding_rows:,} rows of words, {len(corpus.classes)} classes"
     return f"{sizes} sequences of {corpus.n_inputs} numbers, {corpus.kind}"
 
 

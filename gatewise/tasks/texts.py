@@ -80,10 +80,13 @@ def read_csv(path: str | Path, text: Sequence[Column], label: Column) -> tuple[l
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    rows = _csv_rows(_unpack(content, path.name), path)
+    rows = _csv_lines(_unpack(content, path.name), path)
+    if not rows:
+        raise DataError(f"{path}: is empty.")
+    width = len(rows[0][1])
     wanted = [*text, label]
     named = any(isinstance(column, str) for column in wanted)
-    header = rows.pop(0) if named and rows else []
+    header = [name.strip() for name in rows.pop(0)[1]] if named else []
     for column in wanted:
         if isinstance(column, str) and column not in header:
             raise DataError(
@@ -92,15 +95,21 @@ def read_csv(path: str | Path, text: Sequence[Column], label: Column) -> tuple[l
             )
     places = [header.index(column) if isinstance(column, str) else column for column in wanted]
     texts, labels = [], []
-    for number, row in enumerate(rows, start=2 if named else 1):
+    for line, row in rows:
         if min(places) < 0 or max(places) >= len(row):
             raise DataError(
-                f"{path}: row {number} has {len(row)} columns; columns {places} were asked for, counted from 0."
+                f"{path}: line {line} has {len(row)} columns; columns {places} were asked for, counted from 0."
+            )
+        # A comma outside of quotes moves all that follows by a column: part of a text would be taken as the class.
+        if len(row) > width:
+            raise DataError(
+                f"{path}: line {line} has {len(row)} columns, the first line {width}. Put a text with commas between "
+                'double quotes (").'
             )
         texts.append(" ".join(row[place] for place in places[:-1]))
         labels.append(row[places[-1]].strip())
         if not labels[-1]:
-            raise DataError(f"{path}: row {number} has no class: column {label!r} is empty.")
+            raise DataError(f"{path}: line {line} has no class: column {label!r} is empty.")
     if not texts:
         raise DataError(f"{path}: there are no rows.")
     return texts, labels
@@ -159,13 +168,32 @@ def _unpack(content: bytes, name: str) -> bytes:
 
 
 def _csv_rows(content: bytes, path: Path) -> list[list[str]]:
+    return [row for _, row in _csv_lines(content, path)]
+
+
+def _csv_lines(content: bytes, path: Path) -> list[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the line on which it begins."""
+    if b"\0" in content:
+        line = content[: content.index(b"\0")].count(b"\n") + 1
+        raise DataError(
+            f"{path}: line {line} holds a NUL byte, so it is not text in UTF-8. Convert the file to UTF-8 first."
+        )
     try:
         # newline="": line feeds inside quoted fields belong to the text.
         stream = io.StringIO(content.decode("utf-8-sig"), newline="")
-        return [row for row in csv.reader(stream) if row]
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: byte {error.start:,} is not UTF-8. Convert the file to UTF-8 first."
         ) from error
+    before = csv.field_size_limit(min(len(content) + 1, 2**31 - 1))  # a text may be longer than csv's 131,072
+    try:
+        rows, begins, reader = [], 1, csv.reader(stream)
+        for row in reader:
+            if row:
+                rows.append((begins, row))
+            begins = reader.line_num + 1
+        return rows
     except csv.Error as error:
         raise DataError(f"{path}: not a CSV file ({error}).") from error
+    finally:
+        csv.field_size_limit(before)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gatewise.tasks.classification import TextRules, ag_news, csv_texts, encode, imdb, prepare, word_list
+from gatewise.tasks.setup import describe
 from gatewise.tasks.sources import DataError
 from gatewise.tasks.texts import Texts, imdb_reviews, subset_note
 
@@ -222,10 +223,10 @@ def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     write_csv(path, [["a", "b"], ["x", "y"]])
     with pytest.raises(DataError, match=r"no column 'text'; the header names 'a', 'b'"):
         csv_texts(path)
-    with pytest.raises(DataError, match=r"row 1 has 2 columns; columns \[0, 5\]"):
+    with pytest.raises(DataError, match=r"line 1 has 2 columns; columns \[0, 5\]"):
         csv_texts(path, text=0, label=5)
     write_csv(path, [["text", "label"], ["x", "1"], ["y", " "]])
-    with pytest.raises(DataError, match=r"row 3 has no class"):
+    with pytest.raises(DataError, match=r"line 3 has no class"):
         csv_texts(path)
     write_csv(path, [["text", "label"], ["x", "1"], ["y", "1"]])
     with pytest.raises(DataError, match=r"column 'label' holds 1 class"):
@@ -233,15 +234,57 @@ def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     write_csv(path, [["text", "label"]])
     with pytest.raises(DataError, match=r"there are no rows"):
         csv_texts(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"bad\.csv: is empty"):
+        csv_texts(path)
+    path.write_bytes("text,label\nx,1\n".encode("utf-16-le"))
+    with pytest.raises(DataError, match=r"line 1 holds a NUL byte.*Convert the file to UTF-8"):
+        csv_texts(path)
+    path.write_text('text,label\n"two\nlines",a\n\nhello, world,b\n')
+    with pytest.raises(DataError, match=r"line 5 has 3 columns, the first line 2\. Put a text with commas"):
+        csv_texts(path)
     path.write_bytes(b"text,label\n\xff,1\n")
     with pytest.raises(DataError, match=r"byte 11 is not UTF-8"):
         csv_texts(path)
     write_csv(path, [["text", "label"], *[[f"word{k}", str(k % 2)] for k in range(10)]])
-    with pytest.raises(DataError, match=r"0 of the train texts have a word of the list of 0"):
+    with pytest.raises(DataError, match=r"0 of the 9 train texts have a word of the list of 0"):
         csv_texts(path)
     (tmp_path / "bad.csv.xz").write_bytes(b"not xz")
     with pytest.raises(DataError, match=r"bad\.csv\.xz: cannot be unpacked"):
         csv_texts(tmp_path / "bad.csv.xz")
+
+
+def test_blanks_around_the_names_of_columns_do_not_matter(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [["text", " label "], *[["hello", str(k % 2)] for k in range(20)]])
+    assert csv_texts(path).classes == ("0", "1")
+
+
+def test_a_text_may_be_long(tmp_path: Path) -> None:
+    """Longer than the 131,072 characters that csv allows by default; the limit of others is left as it was."""
+    limit = csv.field_size_limit()
+    rows = [["word " * 40_000, str(k % 2)] for k in range(20)]
+    data = csv_texts(write_csv(tmp_path / "a.csv", [["text", "label"], *rows]))
+    assert data.train.lengths.tolist() == [200] * len(data.train)
+    assert csv.field_size_limit() == limit
+
+
+def test_texts_that_are_left_out_are_told(tmp_path: Path) -> None:
+    """Accuracy is over the texts that are left, and whoever reads it must know."""
+    rows = [["hello", "a"], ["hello", "b"]] * 40 + [[f"once{k}", "b"] for k in range(20)]
+    data = csv_texts(write_csv(tmp_path / "a.csv", [["text", "label"], *rows]))
+    left_out = sum(data.skipped.values())
+    assert left_out == 20
+    assert data.note.startswith(f"left out: {data.skipped['train']} of 90 texts for training")
+    assert "texts (20 left out), " in describe(data)
+
+
+def test_rows_are_as_wide_as_the_longest_text(tmp_path: Path) -> None:
+    """Padding is computed, too; what a row holds does not change."""
+    path = write_csv(tmp_path / "own.csv", [["id", "label", "text"], *own_rows(40)])
+    data = csv_texts(path)
+    assert {part.inputs.shape[1] for part in (data.train, data.valid, data.test)} == {5}
+    assert bool((data.train.lengths == 5).all())
+    assert data.rules.max_len == 200
 
 
 def test_rules_that_make_no_sense_are_refused() -> None:
