@@ -28,7 +28,7 @@ BINARY = set(
 REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
 POOLS = set("max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d".split())
 METADATA = set(
-    "dim numel device dtype ndim is_cuda new_zeros new_ones new_empty zeros_like ones_like batch_sizes "
+    "dim numel size shape device dtype ndim is_cuda new_zeros new_ones new_empty zeros_like ones_like batch_sizes "
     "sorted_indices unsorted_indices len".split()
 )
 PACKS = ("pack_padded_sequence", "pack_sequence")

@@ -11,7 +11,7 @@ import copy
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
-from gatewise.readers.channels import ALLOCATES, leaves
+from gatewise.readers.channels import ALLOCATES, METADATA, leaves
 from gatewise.readers.graph import joined
 
 PACKING = (
@@ -30,6 +30,7 @@ PACKING = (
     torch.nn.utils.rnn.pack_sequence,
     torch.nn.utils.rnn.pad_sequence,
 )
+MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
 MOST_WAYS = (
     16  # to call forward(); where there are more combinations, one argument at a time leaves the first
@@ -189,6 +190,19 @@ def overwritten(node: fx.Node, module: nn.Module | None = None) -> fx.Node | Non
     else:
         writes = False
     return base if writes and isinstance(base, fx.Node) else None
+
+
+def has_own_memory(node: fx.Node, module: nn.Module | None, values: Mapping[fx.Node, Any]) -> bool:
+    """Whether what a node makes shares no memory with what it is made of; `values` tells tuples from tensors."""
+    if module is not None:
+        return type(module).__name__ not in MAY_BE_SAME_MODULES and overwritten(node, module) is None
+    if node.op not in ("call_function", "call_method"):
+        return True
+    name = str(node.args[1]) if node.target is getattr else name_of(node.target)
+    if name == "getitem":  # of a tuple: one of several tensors
+        source = node.args[0]
+        return isinstance(source, fx.Node) and isinstance(values[source], tuple | list)
+    return name in METADATA or (name in ALLOCATES and overwritten(node) is None)
 
 
 def seen_elsewhere(node: fx.Node, base: fx.Node, separate: Callable[[fx.Node], bool]) -> bool:

@@ -19,8 +19,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import (
-    ALLOCATES,
-    METADATA,
     UNKNOWN,
     ChannelOperations,
     Channels,
@@ -31,14 +29,20 @@ from gatewise.readers.channels import (
     without_zero,
 )
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.record import is_hooked, name_of, overwritten, recordings, seen_elsewhere
+from gatewise.readers.record import (
+    has_own_memory,
+    is_hooked,
+    name_of,
+    overwritten,
+    recordings,
+    seen_elsewhere,
+)
 
 POINTWISE_MODULES = set(
     "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardswish Mish Softsign "
     "Tanhshrink".split()
 )
 ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid Hardtanh".split())
-MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 
 
 @dataclass(frozen=True)
@@ -153,17 +157,7 @@ class Follower(ChannelOperations):
         return self.model.get_submodule(self.prefix + str(node.target)) if node.op == "call_module" else None
 
     def is_separate(self, node: fx.Node) -> bool:
-        """Whether what a node makes shares no memory with what it is made of."""
-        module = self.module_of(node)
-        if module is not None:
-            return type(module).__name__ not in MAY_BE_SAME_MODULES and overwritten(node, module) is None
-        if node.op not in ("call_function", "call_method"):
-            return True
-        name = str(node.args[1]) if node.target is getattr else name_of(node.target)
-        if name == "getitem":  # of a tuple: one of several tensors
-            source = node.args[0]
-            return isinstance(source, fx.Node) and isinstance(self.values[source], tuple | list)
-        return name in METADATA | {"size", "shape"} or (name in ALLOCATES and overwritten(node) is None)
+        return has_own_memory(node, self.module_of(node), self.values)
 
     def value(self, node: fx.Node) -> Value:
         return self.values[node]

@@ -14,8 +14,16 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.channels import ALLOCATES, PACKS, leaves, listed
-from gatewise.readers.record import Recording, is_hooked, name_of, overwritten, recordings, seen_elsewhere
+from gatewise.readers.channels import PACKS, leaves, listed
+from gatewise.readers.record import (
+    Recording,
+    has_own_memory,
+    is_hooked,
+    name_of,
+    overwritten,
+    recordings,
+    seen_elsewhere,
+)
 
 IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
@@ -183,15 +191,7 @@ class Walk:
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def is_separate(self, node: fx.Node) -> bool:
-        """Whether what a node makes shares no memory with what it is made of."""
-        module = self.module_of(node)
-        if module is not None:
-            return bool(MODULE_POINTWISE.get(type(module).__name__, "layer")) and not overwritten(
-                node, module
-            )
-        of_tuple = node.target is operator.getitem and isinstance(self.values[node.args[0]], tuple)  # type: ignore[index]
-        made = name_of(node.target) in ALLOCATES and not overwritten(node)
-        return node.op in ("placeholder", "get_attr") or of_tuple or made
+        return has_own_memory(node, self.module_of(node), self.values)
 
     def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a node makes of values on the path; None for what leads to no answer."""
