@@ -146,6 +146,8 @@ def train(
         return
     if not recipe:
         raise typer.BadParameter("name a recipe; gatewise train --list shows them.")
+    if resume and overwrite:
+        raise typer.BadParameter("--resume goes on with a run, --overwrite begins it anew: give one of them.")
     chosen = recipes.load(recipe, changes or [])
     where = out or Path("runs") / chosen.name
     result = run(

@@ -62,7 +62,14 @@ def test_options_reach_the_library(library: list[tuple[Any, ...]], tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "arguments", [["demo", "--method", "ridge"], ["demo", "--seed", "-1"], ["dmeo"], ["demo", "--no-such"]]
+    "arguments",
+    [
+        ["demo", "--method", "ridge"],
+        ["demo", "--seed", "-1"],
+        ["dmeo"],
+        ["demo", "--no-such"],
+        ["train", "imdb-original", "--resume", "--overwrite"],
+    ],
 )
 def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2

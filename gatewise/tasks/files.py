@@ -14,6 +14,9 @@ from typing import Any
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
 
 
+PARTIAL = ".partial-"  # begins the name of what is being written
+
+
 class RunError(ValueError):
     """A run that cannot go on; the message says where it stands and what to do."""
 
@@ -40,7 +43,7 @@ def appearing(path: Path) -> Iterator[Path]:
     The ending of the name stays, because writers look at it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{path.name}")
+    partial = path.with_name(PARTIAL + path.name)
     remove(partial)  # left by a process that was killed
     try:
         yield partial
@@ -56,6 +59,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_partials(folder: Path) -> None:
+    """What a process that was killed had half written; only for who alone writes to the folder."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        remove(path)
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -39,8 +39,9 @@ from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.encoding import encoding_of, save_encoding
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
-from gatewise.tasks.files import MODEL, RECIPE, RunError, write_json, write_whole
+from gatewise.tasks.files import MODEL, RECIPE, RunError, remove_partials, write_json, write_whole
 from gatewise.tasks.graph import use_tf32
+from gatewise.tasks.lock import only_writer
 from gatewise.tasks.progress import Progress
 from gatewise.tasks.recipe import Recipe, dump
 from gatewise.tasks.recurrence_share import recurrence_share
@@ -90,8 +91,9 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
         refuse_other_recipe(found["recipe"], recipe, finished)
         assert isinstance(found, dict)
         return found
-    prepare_folder(recipe, options)
-    return Run(recipe, options).to_the_end()
+    with only_writer(options.out):
+        prepare_folder(recipe, options)
+        return Run(recipe, options).to_the_end()
 
 
 def prepare_folder(recipe: Recipe, options: Options) -> None:
@@ -107,7 +109,7 @@ def prepare_folder(recipe: Recipe, options: Options) -> None:
                     f"{out}: holds a run already. Go on with it by --resume, begin it anew by --overwrite, or name "
                     "another --out."
                 )
-        out.mkdir(parents=True, exist_ok=True)
+        remove_partials(out)
     except OSError as error:
         raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
     if not (options.resume and (out / CHECKPOINT).exists()):

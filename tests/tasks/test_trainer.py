@@ -249,6 +249,35 @@ def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -
     assert numbers(train(row, options(tmp_path, folder, overwrite=True))) == numbers(first)
 
 
+def test_a_folder_has_one_writer(folder: Path, tmp_path: Path) -> None:
+    """Two processes would mix their metrics; a lock goes with the process that held it, however it ends."""
+    row, out = tiny("words", folder), tmp_path / "run"
+    hold = (
+        "import sys, time; from pathlib import Path; from gatewise.tasks.lock import only_writer\n"
+        "with only_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", hold, str(out)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    with other.stdout:
+        assert other.stdout.readline() == "held\n"
+        for more in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(RunError, match=rf"run: process {other.pid} is writing to this run"):
+                train(row, options(out, folder, **more))
+        assert not (out / "metrics.jsonl").exists()
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    train(row, options(out, folder))
+    assert not list(out.glob(".*"))
+
+
+def test_what_a_killed_process_had_half_written_goes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / ".partial-checkpoint.pt").write_bytes(b"half")
+    (tmp_path / ".partial-model").mkdir()
+    (tmp_path / ".mine").touch()
+    train(tiny("words", folder), options(tmp_path, folder, checkpoint_every=1e9))
+    assert [path.name for path in tmp_path.glob(".*")] == [".mine"]
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "other"])
 def test_a_damaged_checkpoint_is_refused(damage: str, folder: Path, tmp_path: Path) -> None:
     """A checkpoint is used whole or not at all."""
