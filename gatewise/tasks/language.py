@@ -218,7 +218,8 @@ class Windows:
         if self.n_windows == 0:
             raise DataError(
                 f"{len(ids):,} symbols in {batch_size} rows leave {max(length - 1, 0)} targets a row, too few for a "
-                f"window of {steps}. Decrease batch_size or steps, or keep the remainder."
+                f"window of {steps}. Decrease batch_size or steps, or keep the remainder; in a recipe data.batch "
+                "(data.test_batch), data.steps and data.remainder. Or give a longer text."
             )
         self.batch_size, self.steps = batch_size, steps
         self.n_steps = length - 1 if remainder == "keep" else n_full * steps  # targets in a row
@@ -267,7 +268,7 @@ class Chunks:
         if self.n_chunks < 1:
             raise DataError(
                 f"{len(ids):,} symbols are too few for chunks of {length}: two chunks' worth is the least, "
-                f"{2 * length:,}. Take a shorter length."
+                f"{2 * length:,}. Take a shorter length, in a recipe data.chunk, or a longer text."
             )
         self.ids, self.length, self.batch_size = ids, length, batch_size
         self.max_offset = len(ids) - self.n_chunks * length

@@ -15,6 +15,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -188,25 +189,32 @@ def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     content.setdefault("name", path.stem)
     for change in changes:
         apply_change(content, change)
-    return parse(content, str(path))
+    try:
+        return parse(content)
+    except RecipeError as error:
+        raise RecipeError(f"{_blamed(str(error), changes) or path}: {error}") from error
 
 
-def parse(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
+def _blamed(message: str, changes: Sequence[str]) -> str:
+    """The changes whose key a message names: then they are to be mended, not the file."""
+    keys = {change: change.partition("=")[0].strip().rpartition(".")[2] for change in changes}
+    return " ".join(f"--set {change}" for change, key in keys.items() if re.search(rf"\b{key}\b", message))
+
+
+def parse(content: Mapping[str, Any]) -> Recipe:
     """Check every key and value, and build the recipe."""
     known = [*SECTIONS, "name", "title", "expect"]
     for key in content:
         if key not in known:
-            raise RecipeError(f"{source}: unknown section or key {key!r}{suggestion(key, known)}")
-    parts = {
-        name: _section(content.get(name, {}), kind, f"{source}: [{name}]") for name, kind in SECTIONS.items()
-    }
+            raise RecipeError(f"unknown section or key {key!r}{suggestion(key, known)}")
+    parts = {name: _section(content.get(name, {}), kind, f"[{name}]") for name, kind in SECTIONS.items()}
     expect = content.get("expect", {})
     if not isinstance(expect, Mapping):
-        raise RecipeError(f"{source}: [expect] must be a section.")
+        raise RecipeError("[expect] must be a section.")
     recipe = Recipe(
         str(content.get("name", "recipe")), str(content.get("title", "")), expect=dict(expect), **parts
     )
-    _check(recipe, source)
+    _check(recipe)
     return recipe
 
 
@@ -288,30 +296,31 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     raise RecipeError(f"{where} = {value!r} must be {kinds[hint]}.")
 
 
-def _check(recipe: Recipe, source: str) -> None:
+def _check(recipe: Recipe) -> None:
     """Ranges of numbers, and what no single key can say."""
     flat = recipe.steering()
     for words, (allowed, keys) in RANGES.items():
         for key in keys.split():
             if flat[key] is not None and not allowed(flat[key]):
-                raise RecipeError(f"{source}: {key} = {flat[key]} must be {words}.")
+                raise RecipeError(f"{key} = {flat[key]} must be {words}.")
     data, sparsify, train = recipe.data, recipe.sparsify, recipe.train
     if data.task in OWN_DATA and data.path is None:
-        raise RecipeError(f"{source}: data.task = {data.task!r} needs data.path, the file to read.")
+        raise RecipeError(f"data.task = {data.task!r} needs data.path, the file to read.")
     if sparsify.method == "group-lasso" and (sparsify.levels == "W") != (sparsify.group == 0):
         raise RecipeError(
-            f"{source}: sparsify.levels = {sparsify.levels!r} with group = {sparsify.group}: group lasso needs "
+            f"sparsify.method = 'group-lasso', levels = {sparsify.levels!r}, group = {sparsify.group}: it needs "
             "group > 0 on the levels W+N and W+G+N, and 0 on W."
         )
     if train.schedule in ("power", "stairs") and not 0 < train.decay <= 1:
-        raise RecipeError(f"{source}: train.decay = {train.decay} must be in (0, 1].")
+        raise RecipeError(f"train.decay = {train.decay} must be in (0, 1].")
     if train.schedule == "stairs" and train.after < 1:
-        raise RecipeError(f"{source}: train.schedule 'stairs' needs train.after, the epochs of a step.")
+        raise RecipeError("train.schedule 'stairs' needs train.after, the epochs of a step.")
     if train.schedule == "linear" and not 0 <= train.after < train.epochs:
         raise RecipeError(
-            f"{source}: train.after = {train.after} must be below train.epochs = {train.epochs}."
+            f"train.after = {train.after} must be below train.epochs = {train.epochs}, because the rate falls "
+            f"from there on. Set both, for instance --set train.after={train.epochs // 2}."
         )
     if train.loss == "window-sum" and (
         data.chunk is not None or data.task in ("imdb", "agnews", "csv", "npz")
     ):
-        raise RecipeError(f"{source}: train.loss = 'window-sum' belongs to language models cut into windows.")
+        raise RecipeError("train.loss = 'window-sum' belongs to language models cut into windows.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,14 +169,32 @@ def make_feeds(recipe: Recipe, corpus: Corpus, device: torch.device) -> Feeds:
         train = ExampleFeed(corpus.train, data.batch)
         return Feeds(train, valid, test, len(corpus.train))
     if data.chunk is not None:
-        chunks = Chunks(corpus.train, data.chunk, data.batch)
         at_once = max(1, symbols // data.chunk)
-        others = [ChunkFeed(Chunks(part, data.chunk, at_once)) for part in (corpus.valid, corpus.test)]
-        return Feeds(ChunkFeed(chunks), others[0], others[1], chunks.n_targets)
-    windows = Windows(corpus.train, data.batch, data.steps, data.remainder)
-    valid_feed = evaluation_windows(corpus.valid, data.batch, data.steps, data.remainder, symbols)
-    test_feed = evaluation_windows(corpus.test, data.test_batch or data.batch, data.steps, "keep", symbols)
+        with naming("train"):
+            chunks = Chunks(corpus.train, data.chunk, data.batch)
+        with naming("valid"):
+            valid_chunks = Chunks(corpus.valid, data.chunk, at_once)
+        with naming("test"):
+            test_chunks = Chunks(corpus.test, data.chunk, at_once)
+        return Feeds(ChunkFeed(chunks), ChunkFeed(valid_chunks), ChunkFeed(test_chunks), chunks.n_targets)
+    with naming("train"):
+        windows = Windows(corpus.train, data.batch, data.steps, data.remainder)
+    with naming("valid"):
+        valid_feed = evaluation_windows(corpus.valid, data.batch, data.steps, data.remainder, symbols)
+    with naming("test"):
+        test_feed = evaluation_windows(
+            corpus.test, data.test_batch or data.batch, data.steps, "keep", symbols
+        )
     return Feeds(WindowFeed(windows), valid_feed, test_feed, windows.n_targets)
+
+
+@contextmanager
+def naming(split: str) -> Iterator[None]:
+    """Which of the three texts an error is about."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"the {split} text is too short: {error}") from error
 
 
 def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:

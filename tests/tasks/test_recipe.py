@@ -119,7 +119,7 @@ def test_schedules_are_the_papers() -> None:
         ({"model": {"hidden": 3, "cell": "lstm"}}, "cell = 'lstm' is not one of LSTM, GRU"),
         ({"model": {"hidden": 3, "dropout": 1.0}}, "model.dropout = 1.0 must be in"),
         ({"data": {"task": "words", "batch": 2}}, "needs data.path"),
-        ({"sparsify": {"method": "group-lasso"}}, "needs group > 0"),
+        ({"sparsify": {"method": "group-lasso"}}, "it needs group > 0"),
         ({"train": {"epochs": 2, "lr": 1, "schedule": "stairs"}}, "needs train.after"),
         ({"train": {"epochs": 2, "lr": 1, "schedule": "linear", "after": 2}}, "must be below train.epochs"),
         ({"train": {"epochs": 2, "lr": 1, "schedule": "power", "decay": 0}}, "train.decay"),
@@ -194,6 +194,38 @@ def test_numbers_out_of_range_are_refused(change: str, said: str) -> None:
 def test_set_typos_are_refused(change: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         recipe.load("ptb-word-small-prune-wgn", [change])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["train.epochs=0", "train.lr=1"], "--set train.epochs=0: train.epochs = 0 must be above 0."),
+        (["hidden=three"], "--set hidden=three: [model] hidden = 'three' must be a whole number."),
+        (
+            ["train.epochs=5"],
+            "--set train.epochs=5: train.after = 25 must be below train.epochs = 5, because the rate falls "
+            "from there on. Set both, for instance --set train.after=2.",
+        ),
+        (
+            ["sparsify.method=group-lasso"],
+            "--set sparsify.method=group-lasso: sparsify.method = 'group-lasso'",
+        ),
+    ],
+)
+def test_what_a_change_caused_names_the_change(changes: list[str], said: str) -> None:
+    """Not the packaged file, which is right; and the way out works."""
+    with pytest.raises(RecipeError) as caught:
+        recipe.load("ptb-word-small-bayes-wgn", changes)
+    assert str(caught.value).startswith(said)
+    assert recipe.load("ptb-word-small-bayes-wgn", ["train.epochs=5", "train.after=2"]).train.epochs == 5
+
+
+def test_what_a_file_says_wrong_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(recipe.dump(recipe.load("imdb-original")).replace("hidden = 128", "hidden = 0"))
+    with pytest.raises(RecipeError) as caught:
+        recipe.load(path, ["train.seed=1"])
+    assert str(caught.value).startswith(f"{path}: model.hidden = 0")
 
 
 def test_set_changes_one_key() -> None:

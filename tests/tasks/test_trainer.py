@@ -24,6 +24,7 @@ from gatewise.tasks import recipe, trainer
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.files import RunError, plain
 from gatewise.tasks.saved import evaluate_saved
+from gatewise.tasks.sources import DataError
 from gatewise.tasks.trainer import Options, result_line, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
@@ -276,6 +277,23 @@ def test_what_a_killed_process_had_half_written_goes(folder: Path, tmp_path: Pat
     (tmp_path / ".mine").touch()
     train(tiny("words", folder), options(tmp_path, folder, checkpoint_every=1e9))
     assert [path.name for path in tmp_path.glob(".*")] == [".mine"]
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "said"),
+    [
+        ("words", ["data.batch=300"], r"the train text is too short: .*data\.steps and data\.remainder"),
+        ("words", ["data.remainder=drop", "data.steps=28"], "the valid text is too short: .*window of 28"),
+        ("words", ["data.test_batch=99"], r"the test text is too short: .*\(data\.test_batch\)"),
+        ("char-ptb", ["data.chunk=300"], r"the valid text is too short: .*in a recipe data\.chunk"),
+    ],
+)
+def test_a_text_that_is_too_short_is_named(
+    task: str, changes: list[str], said: str, folder: Path, tmp_path: Path
+) -> None:
+    """Which of the three, and the keys that help."""
+    with pytest.raises(DataError, match=said):
+        train(tiny(task, folder, *changes), options(tmp_path, folder))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "other"])
