@@ -31,7 +31,8 @@ def model_folder(path: Path) -> Path:
         return path / MODEL
     if (path / RECIPE).is_file():
         raise RunError(
-            f"{path}: there is no saved model: the run is not finished, or was killed. Go on by --resume."
+            f"{path}: there is no {MODEL}/ in it: the run is not finished, or its model was not kept. Go on with "
+            "the run by --resume, or train it again."
         )
     return path
 
