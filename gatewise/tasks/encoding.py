@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
-from gatewise.tasks.files import RunError, write_json, write_whole
+from gatewise.tasks.files import RunError, model_folder, write_json, write_whole
 from gatewise.tasks.language import LanguageData, Vocabulary, words_of
 from gatewise.tasks.series import SeriesData
 from gatewise.tasks.sources import DataError
@@ -129,8 +129,8 @@ def copy_encoding(model: Path, target: Path) -> list[Path]:
 
 
 def load_encoding(folder: str | Path) -> Encoding | None:
-    """The encoding of a model's folder; None where there is none, as in runs of before it was kept."""
-    path = Path(folder) / ENCODING
+    """The encoding of a run or a model's folder; None where there is none, as in runs of before it was kept."""
+    path = model_folder(Path(folder)) / ENCODING
     if not path.is_file():
         return None
     try:

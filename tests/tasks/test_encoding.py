@@ -87,7 +87,7 @@ def test_other_data_are_read_with_the_words_of_training(mails: Path) -> None:
 
 def test_a_new_text_for_the_engine(mails: Path) -> None:
     """What the documentation shows: ids without padding, and a class by its name."""
-    kept, engine = load_encoding(mails / "run" / "model"), gw.Engine(gw.load(mails / "run" / "model"))
+    kept, engine = load_encoding(mails / "run"), gw.Engine(gw.load(mails / "run" / "model"))
     assert kept is not None
     for text, label in (("fine nice", "good"), ("poor, and awful", "bad")):
         scores, _ = engine(kept.encode(text)[None])
