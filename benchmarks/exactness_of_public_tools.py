@@ -16,6 +16,7 @@ import copy
 import importlib.metadata
 import io
 import json
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +161,8 @@ def check(tool: Callable[[Tagger, Tensor], nn.Module], options: dict[str, Any]) 
     result["parameters"] = numbers(small)
     if got.shape != expected.shape:
         return result | {"outcome": "differs", "said": f"answer of shape {tuple(got.shape)}"}
-    error = (got - expected).abs().max().item()
+    largest = (got - expected).abs().max().item()
+    error = largest if math.isfinite(largest) else None  # JSON knows no NaN
     same = torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
     return result | {"outcome": "equal" if same else "differs", "max_error": error}
 
@@ -172,11 +174,15 @@ def numbers(model: nn.Module) -> int:
 def cell_text(result: dict[str, Any]) -> str:
     if result["outcome"] == "raises":
         return f"raises `{result['said']}`"
-    said = result.get("said") or (f"by {result['max_error']:.2g}" if result["outcome"] == "differs" else "")
+    said = result.get("said") or (how_far(result["max_error"]) if result["outcome"] == "differs" else "")
     return (
         f"{result['outcome']} {said}".strip()
         + f", {result['parameters']} of {result['parameters_before']} numbers"
     )
+
+
+def how_far(error: float | None) -> str:
+    return "by NaN" if error is None else f"by {error:.2g}"
 
 
 def main() -> None:
