@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,5 +75,10 @@ def declaration(head: str, array: NDArray[Any]) -> str:
 
 def literal(value: float) -> str:
     """Nine digits name a float32 exactly."""
+    if not math.isfinite(value):
+        raise ValueError(
+            f"A constant of the C source would be {value}: weights this large overflow when folded. Scale them "
+            "down, or use fold_embedding=False."
+        )
     digits = f"{value:.9g}"
     return digits + ("f" if "." in digits or "e" in digits else ".0f")

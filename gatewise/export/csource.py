@@ -151,6 +151,10 @@ class Golden:
         self.x = golden_input(narrow, steps)
         self.exact = forward(model, narrow, self.x)
         self.computed = answer(narrow, self.x).astype(np.float32)
+        if not np.isfinite(self.exact).all():
+            raise ValueError(
+                "The model's answer to small random inputs is not finite; its weights are too large."
+            )
         if not np.allclose(self.computed, self.exact, rtol=1e-3, atol=1e-4):
             raise ValueError(BESIDES)
         if int8:

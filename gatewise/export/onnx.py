@@ -263,6 +263,12 @@ class Writer:
             attributes["linear_before_reset"] = 1
         wanted = [not final, final or self.states, self.states][: 1 + cell.n_states]
         every, *lasts = graph.add_many(cell.name, inputs, wanted, **attributes)
+        if self.states and self.lengths:
+            # A sequence of no step keeps its state; ONNX Runtime gives zeros.
+            empty = graph.add("Equal", self.lengths, graph.constant(np.zeros(1, np.int32)))
+            empty = graph.add("Unsqueeze", empty, graph.integers(0, 2))  # (1, B, 1)
+            starts = inputs[-cell.n_states :]
+            lasts = [graph.add("Where", empty, start, last) for start, last in zip(starts, lasts)]
         self.finals[link.module].append(
             [self.leave(name, part, r) for part, name in enumerate(lasts)] if self.states else []
         )

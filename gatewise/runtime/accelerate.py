@@ -39,8 +39,15 @@ def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     return fast
 
 
+BUILT = ("network", "columns", "read", "versions")
+
+
 class EngineRecurrent(CompactRecurrent):
-    """A compact stack whose sequences run in C; states and outputs as `CompactRecurrent` has them."""
+    """A compact stack whose sequences run in C; states and outputs as `CompactRecurrent` has them.
+
+    The kernels read a copy of the weights. It is made again when a parameter is replaced or changed in place; what is
+    written through `.data` torch does not tell.
+    """
 
     def __init__(self, compact: CompactRecurrent, threads: int) -> None:
         super().__init__(compact.cell, list(compact.layers), compact.options())  # type: ignore[arg-type]
@@ -58,14 +65,16 @@ class EngineRecurrent(CompactRecurrent):
             [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
         self.columns = torch.from_numpy(narrower.kept)
-        self.built = self._versions()
+        self.read = list(self.parameters())
+        self.versions = [parameter._version for parameter in self.read]  # changed in place how often
 
-    def _versions(self) -> list[int]:
-        """How often each parameter was changed in place."""
-        return [parameter._version for parameter in self.parameters()]
+    def _is_current(self) -> bool:
+        now = list(self.parameters())
+        same = len(now) == len(self.read) and all(a is b for a, b in zip(now, self.read))
+        return same and self.versions == [parameter._version for parameter in now]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("network", "columns")}
+        return {key: value for key, value in self.__dict__.items() if key not in BUILT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -92,7 +101,7 @@ class EngineRecurrent(CompactRecurrent):
     ) -> tuple[Tensor, State]:
         if mask is not None:
             return super()._run(x, state, sizes, order, mask)  # the kernels know lengths, not masks
-        if self.built != self._versions():
+        if not self._is_current():
             self._build()
         lengths = None
         if sizes is not None:

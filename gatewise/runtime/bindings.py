@@ -229,6 +229,10 @@ def _check_chain(
         rows = np.arange(n_words) if remap is None else remap
         if len(rows) != n_words or rows.max(initial=-1) >= len(table) or rows.min(initial=0) < -1:
             raise ValueError(f"remap: expected {n_words} rows from -1 to {len(table) - 1}")
+        if any(t is not None and len(t) != len(table) for t in (layer.table for layer in levels[0])):
+            raise ValueError("the tables of the two directions do not have as many rows")
+    if embedding is not None and embedding.shape[1] != n_in:
+        raise ValueError(f"embedding: expected {n_in} columns, got {embedding.shape[1]}")
     width = n_in
     for i, level in enumerate(levels):
         for layer in level:

@@ -60,6 +60,7 @@ class Ready(NamedTuple):
     state: int  # its address
     batch: int
     threads: int
+    memory: Floats  # the state itself: reset() in another thread must not free it while a kernel runs
 
 
 class Engine:
@@ -103,7 +104,7 @@ class Engine:
         axes = array.shape[:2]
         batch = axes[self._batch_axis]
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
-        sizes = None if lengths is None else self._lengths(lengths, batch)
+        sizes = None if lengths is None else self._lengths(lengths, batch, axes[1 - self._batch_axis])
         frame = Frame(axes, axes[1 - self._batch_axis], batch, self._batch_first, sizes, self.threads)
         value = self._layout(self._run(array, after, frame))
         return (torch.from_numpy(value) if is_tensor(x) else value), after
@@ -116,7 +117,7 @@ class Engine:
             or type(x) is not np.ndarray
             or x.dtype is not ready.dtype
             or x.shape != ready.shape
-            or not x.flags.c_contiguous
+            or not x.flags.carray  # in one piece, aligned; writable comes along
         ):
             return self._any_step(x)
         y = np.empty(ready.answer, FLOAT32)
@@ -156,8 +157,9 @@ class Engine:
         if len(self.stages) != 1 or not self._networks or not self._whole or self._squeezed:
             return None
         stage = self._networks[0]
-        batch, address = state.batch, state.parts[0].ctypes.data
-        return Ready(x.shape, x.dtype, (batch, stage.width), stage.kernel, address, batch, self.threads)
+        batch, memory = state.batch, state.parts[0]
+        answer = (batch, stage.width)
+        return Ready(x.shape, x.dtype, answer, stage.kernel, memory.ctypes.data, batch, self.threads, memory)
 
     def _run(self, x: Array, state: EngineState, frame: Frame) -> Array:
         """Every stage in turn; the state is overwritten."""
@@ -189,15 +191,16 @@ class Engine:
                 raise TypeError(f"x must be integer word ids, got {array.dtype}.")
             if array.ndim != axes:
                 raise ValueError(f"x must have {axes} axes of word ids, got shape {array.shape}.")
-            ready = array.dtype is INT64 and array.flags.c_contiguous
-            return array if ready else np.ascontiguousarray(array, np.int64)
+            return (
+                array if array.dtype is INT64 and is_plain(array) else np.require(array, np.int64, ["C", "A"])
+            )
         if array.dtype != FLOAT32:
             raise TypeError(f"x must be float32, got {array.dtype}.")
         if array.ndim != axes + 1 or array.shape[-1] != self.narrow.n_inputs:
             raise ValueError(
                 f"x must have {axes + 1} axes, the last of {self.narrow.n_inputs}; got {array.shape}."
             )
-        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        return array if is_plain(array) else np.require(array, None, ["C", "A"])
 
     def _copy(self, state: EngineState, batch: int) -> EngineState:
         if not isinstance(state, EngineState) or len(state.parts) != len(self._networks):
@@ -207,13 +210,23 @@ class Engine:
         return EngineState(batch, tuple([part.copy() for part in state.parts]))
 
     @staticmethod
-    def _lengths(lengths: Any, batch: int) -> Array:
+    def _lengths(lengths: Any, batch: int, steps: int) -> Array:
         sizes = np.asarray(lengths)
         if sizes.shape != (batch,) or sizes.dtype.kind not in "iu":
             raise ValueError(
                 f"lengths: expected an integer for each of {batch} sequences, got {sizes.dtype} {sizes.shape}."
             )
+        for wrong in np.flatnonzero((sizes < 0) | (sizes > steps))[
+            :1
+        ]:  # before a cast makes other numbers of them
+            raise ValueError(f"lengths: sequence {wrong} has length {sizes[wrong]}, outside 0..{steps}")
         return np.ascontiguousarray(sizes, np.int32)
+
+
+def is_plain(x: Array) -> bool:
+    """Whether the kernels can read an array where it is."""
+    flags = x.flags
+    return flags.c_contiguous and flags.aligned
 
 
 def is_tensor(x: Any) -> bool:

@@ -94,7 +94,8 @@ def quantize(w: ArrayLike) -> tuple[Codes, Floats]:  # (rows, cols) -> (rows, co
     rows = np.asarray(w, np.float32)
     scale = np.abs(rows).max(axis=1, initial=0) / np.float32(127)
     codes = np.rint(rows / np.where(scale > 0, scale, 1)[:, None])
-    return codes.astype(np.int8), scale.astype(np.float32)
+    # A scale that is denormal has few digits, and may be too small.
+    return codes.clip(-127, 127).astype(np.int8), scale.astype(np.float32)
 
 
 def _fastest(w: Floats, expands: bool) -> Form:

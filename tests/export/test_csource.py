@@ -263,6 +263,44 @@ def test_make_check(compiler: str, k: int, tmp_path: Path) -> None:
     assert len(lines) == (1 if "FINAL 1" in header and "STREAMS 0" in header else 3)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_example_says_what_it_could_not_read(bidirectional: bool, tmp_path: Path) -> None:
+    """What is no number, and more steps than a model of two directions has room for."""
+    gw.export.to_c(nn.LSTM(1, 3, bidirectional=bidirectional), tmp_path / "m", block=5)
+    run("make", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+
+    def left_over(text: str) -> bool:
+        program = tmp_path / "m" / "build" / "model"
+        done = subprocess.run([program], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode != 0) == ("left over" in done.stderr)
+        return done.returncode != 0
+
+    assert not left_over("1 2 3 4 5\n\n")
+    assert left_over("1 2 x 3")
+    assert left_over("1 2 3 4 5 6") is bidirectional
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the overflow itself
+def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
+    """Finite ones, whose products are not: C has no literal for those."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb, self.rnn = nn.Embedding(5, 3), gw.nn.LSTM(3, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.rnn(self.emb(x))[0]
+
+    model = Words()
+    with torch.no_grad():
+        model.emb.weight.fill_(1e25)
+        model.rnn.weight_ih_l0.fill_(1e25)
+    with pytest.raises(ValueError, match=r"would be inf"):
+        gw.export.to_c(model, tmp_path / "m", fold_embedding=True)
+    assert not (tmp_path / "m").exists()
+
+
 def test_a_wrong_golden_vector_fails(tmp_path: Path) -> None:
     gw.export.to_c(variety(0).small, tmp_path / "m")
     path = tmp_path / "m" / "golden.h"

@@ -104,6 +104,19 @@ def test_lengths(case: Case, data: Any) -> None:
         torch.testing.assert_close(answer, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_sequence_of_no_step_keeps_its_state(layer: type[nn.Module], bidirectional: bool) -> None:
+    exported = Exported(layer(2, 3, bidirectional=bidirectional), states=True, lengths=True)
+    names = [name for name in exported.inputs if name not in ("x", "lengths")]
+    states = {name: torch.randn(1 + bidirectional, 2, 3) for name in names}
+    out = exported(torch.randn(4, 2, 2), states, torch.tensor([4, 0]))
+    for name, before in states.items():
+        after = out[name[0] + "n"]
+        torch.testing.assert_close(after[:, 1], before[:, 1])
+        assert not torch.allclose(after[:, 0], before[:, 0])
+
+
 @given(case=chains(bidirectional=False, take="all", layout="same", steps=4, second=False))
 def test_streaming(case: Case) -> None:
     """One step at a time, last states fed back as they came out."""

@@ -410,6 +410,45 @@ def test_accelerated_models_are_copied_pickled_and_loaded() -> None:
     torch.testing.assert_close(fast(case.x), no_grad(case.small, case.x), **CLOSE)
 
 
+def test_accelerated_layers_follow_new_parameters() -> None:
+    model = gw.compress(nn.GRU(3, 4))
+    fast = gw.accelerate(model)
+    x = torch.randn(5, 2, 3)
+    for one in (model, fast):
+        layer = one.layers[0]
+        layer.weight_hh = nn.Parameter(0.5 * layer.weight_hh.detach())
+    torch.testing.assert_close(fast(x)[0], no_grad(model, x)[0], **CLOSE)
+
+
+def test_arrays_that_are_not_aligned_are_copied() -> None:
+    """A view into a file or a message may start at any byte."""
+    engine = gw.Engine(nn.LSTM(3, 4))
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+    raw = b"?" + x.tobytes()
+    odd = np.frombuffer(raw, np.float32, offset=1).reshape(x.shape)
+    assert not odd.flags.aligned
+    assert np.array_equal(engine(odd)[0], engine(x)[0])
+    np.testing.assert_allclose([engine.step(part) for part in odd], engine(x)[0], **CLOSE)
+
+
+def test_lengths_beyond_32_bits_are_refused() -> None:
+    engine = gw.Engine(nn.LSTM(3, 4))
+    for far in (2**32 + 3, 2**63):
+        with pytest.raises(ValueError, match=rf"sequence 1 has length {far}, outside 0\.\.5"):
+            engine(np.zeros((5, 2, 3), np.float32), lengths=np.array([5, far], np.uint64))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_calls_do_not_differ_by_a_bit(layer: type[nn.Module]) -> None:
+    """A large layer begins its step with the half of its weights that the call before left in the cache."""
+    engine = gw.Engine(layer(24, 150))
+    x = torch.randn(1, 1, 24)
+    _, state = engine(x)
+    answers = [engine(x, state)[0] for _ in range(4)]
+    for other in answers[1:]:
+        assert torch.equal(other, answers[0])
+
+
 def test_accelerated_layers_follow_their_parameters() -> None:
     """Changed in place, as an update of deployed weights does."""
     case = build(8, VECTORS)

@@ -18,6 +18,12 @@ def as_read(w: np.ndarray) -> np.ndarray:
     return codes.astype(np.float64) * scale[:, None]
 
 
+def test_no_sign_turns_at_the_end_of_float32() -> None:
+    """A denormal scale is rounded, and a code above 127 would come out negative."""
+    w = np.array([[2.66e-43, 1e-44]], np.float32)
+    assert quantize(w)[0].min() >= 0
+
+
 def test_a_row_is_at_most_half_a_step_off() -> None:
     w = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
     w[3] = 0

@@ -505,6 +505,15 @@ def test_wrong_structures_are_refused():
         )
 
 
+def test_tables_that_do_not_fit_are_refused():
+    case = make_case(4, n_x=7, n_units=5, live=1.0)
+    with pytest.raises(ValueError, match="embedding: expected 7 columns, got 6"):
+        bindings.Network([[case.pack()]], 7, n_words=4, embedding=np.zeros((4, 6), np.float32))
+    directions = [case.pack(embedding=np.zeros((rows, 7))) for rows in (4, 3)]
+    with pytest.raises(ValueError, match="do not have as many rows"):
+        bindings.Network([directions], 7, n_words=4)
+
+
 def test_structs_match_their_headers():
     native = bindings.native()
     assert ctypes.sizeof(bindings._Layer) == native.LAYER_BYTES

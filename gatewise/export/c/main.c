@@ -58,6 +58,12 @@ int main(void) {
     if (!error) error = model_run(&state, steps, x, y);
     for (int32_t t = 0; !error && t < (MODEL_FINAL ? 1 : steps); t++) print(y + t * MODEL_OUTPUTS);
 #endif
+    int rest = getchar();
+    while (rest == ' ' || (rest >= '\t' && rest <= '\r')) rest = getchar();
+    if (!error && rest != EOF) {
+        fprintf(stderr, "not a number, or more than %d steps: '%c' is left over\n", MODEL_BLOCK, rest);
+        return MODEL_BAD_STEPS;
+    }
     if (error) fprintf(stderr, "error %d of model.h\n", error);
     return error;
 }

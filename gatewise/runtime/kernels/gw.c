@@ -578,7 +578,7 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
     float *picked = scratch;
     if (half != WHOLE) halve(&rows, &candidate, half);
     if (layer->reads || batch->order) {
-        for (int32_t b = 0; b < n; b++) pick(layer->reads, n_rec, s + sequence_row(batch, b) * lds, picked + b * n_rec);
+        for (int32_t b = 0; b < n; b++) pick(layer->reads, n_rec, s + sequence_row(batch, b) * lds, picked + (ptrdiff_t)b * n_rec);
         s = picked;
         lds = n_rec;
         scratch += (ptrdiff_t)n * n_rec;
@@ -669,11 +669,13 @@ void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_s
     for (int32_t first = 0; first < batch->steps; first += chunk) {
         const int32_t end = batch->steps - first < chunk ? batch->steps : first + chunk;
         float *now = to.pre;
-        if (!words) input_projections(layer, batch, x, batch->ahead ? NULL : layer->bias, first, end, now, to.rest);
+        if (!words && !batch->ahead) input_projections(layer, batch, x, layer->bias, first, end, now, to.rest);
         for (int32_t step = first; step < end; step++) {
             const int32_t n = running(batch, step);
             if (words && !batch->ahead) start_rows(layer, batch, words, step, now);
             recurrent_products(layer, batch, step, n, batch->ahead ? LATE : WHOLE, s, now, to.rec, to.rest);
+            /* After both halves: which one is early changes from call to call, the order of a sum must not. */
+            if (!words && batch->ahead) input_projections(layer, batch, x, NULL, first, end, now, to.rest);
             for (int32_t b = 0; b < n; b++, now += ld) {
                 const ptrdiff_t at = sequence_row(batch, b);
                 float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;

@@ -165,7 +165,7 @@ static void run_part(void *context, int part) {
     if (ahead) {
         const size_t below = gw_network_state(net, call->size) - layer_state(ahead, call->size);
         net->kernels->layer_ahead(ahead, &batch, net->n_levels == 1 && words.data ? &words : NULL,
-                                  state + below + begin * GW_PADDED(ahead->n_units), begun);
+                                  state + below + begin * (ptrdiff_t)GW_PADDED(ahead->n_units), begun);
     }
     for (int32_t level = 0; level < net->n_levels; level++) {
         const int top = level == net->n_levels - 1;
