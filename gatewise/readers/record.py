@@ -32,9 +32,9 @@ PACKING = (
 )
 MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
-MOST_WAYS = (
-    16  # to call forward(); where there are more combinations, one argument at a time leaves the first
-)
+PASSED_ON = ("detach", "contiguous", "to")  # hand on what they are given
+# To call forward(); where there are more combinations, one argument at a time leaves the first.
+MOST_WAYS = 16
 GIVEN = object()  # an argument that is recorded as unknown
 
 
@@ -110,7 +110,7 @@ def ways(model: nn.Module, inference: bool) -> list[dict[str, Any]]:
     """What optional arguments hold, by name; those that are not there are given.
 
     An argument that is None by default is given or left out, a flag true or false (in inference, as by default); any
-    other is given, and has its default where that cannot be traced.
+    other is given, and then has its default.
     """
     choices: dict[str, list[Any]] = {}
     fixed: dict[str, Any] = {}
@@ -174,7 +174,7 @@ def is_hooked(module: nn.Module) -> bool:
 # Operations that write into their argument.
 
 
-def overwritten(node: fx.Node, module: nn.Module | None = None) -> fx.Node | None:
+def overwritten(node: fx.Node, module: nn.Module | None) -> fx.Node | None:
     """The node whose tensor an operation, or a module with inplace=True, writes into."""
     base = node.args[0] if node.args else node.kwargs.get("input")
     if module is not None:
@@ -192,8 +192,9 @@ def overwritten(node: fx.Node, module: nn.Module | None = None) -> fx.Node | Non
     return base if writes and isinstance(base, fx.Node) else None
 
 
-def has_own_memory(node: fx.Node, module: nn.Module | None, values: Mapping[fx.Node, Any]) -> bool:
+def has_own_memory(node: fx.Node, root: nn.Module, values: Mapping[fx.Node, Any]) -> bool:
     """Whether what a node makes shares no memory with what it is made of; `values` tells tuples from tensors."""
+    module = module_of(node, root)
     if module is not None:
         return type(module).__name__ not in MAY_BE_SAME_MODULES and overwritten(node, module) is None
     if node.op not in ("call_function", "call_method"):
@@ -202,21 +203,43 @@ def has_own_memory(node: fx.Node, module: nn.Module | None, values: Mapping[fx.N
     if name == "getitem":  # of a tuple: one of several tensors
         source = node.args[0]
         return isinstance(source, fx.Node) and isinstance(values[source], tuple | list)
-    return name in METADATA or (name in ALLOCATES and overwritten(node) is None)
+    return name in METADATA or (name in ALLOCATES and overwritten(node, None) is None)
 
 
-def seen_elsewhere(node: fx.Node, base: fx.Node, separate: Callable[[fx.Node], bool]) -> bool:
-    """Whether what `node` writes into `base` shows in another value that is used later: a view of it, its origin.
-
-    `separate`: whether the result of a node shares no memory with its arguments.
-    """
+def rewritten(node: fx.Node, root: nn.Module, values: Mapping[fx.Node, Any]) -> tuple[fx.Node, bool] | None:
+    """The node that stands for another value after `node` wrote into it, and whether that shows in a third one that
+    is used later: a view of it, its origin. None where nothing that is known of a value changes."""
+    base = overwritten(node, module_of(node, root))
+    if base is None or values[base] == values[node]:
+        return None
     order = {other: place for place, other in enumerate(node.graph.nodes)}
+
+    def near(one: fx.Node) -> list[fx.Node]:
+        """Nodes that may share memory with one, as its arguments or as its users."""
+        below = [] if has_own_memory(one, root, values) else one.all_input_nodes
+        return [*below, *(user for user in one.users if not has_own_memory(user, root, values))]
+
     shared, waiting = {base}, [base]
     while waiting:
-        one = waiting.pop()
-        near = [*([] if separate(one) else one.all_input_nodes), *(u for u in one.users if not separate(u))]
-        for other in near:
+        for other in near(waiting.pop()):
             if other not in shared and order[other] < order[node]:
                 shared.add(other)
                 waiting.append(other)
-    return any(order[user] > order[node] for other in shared - {base} for user in other.users)
+    later = (user for other in shared - {base} for user in other.users if order[user] > order[node])
+    return base, any(later)
+
+
+def module_of(node: fx.Node, root: nn.Module) -> nn.Module | None:
+    return root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def origin(node: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a node is a part of, perhaps detached, and the indices that lead to the part."""
+    path: tuple[Any, ...] = ()
+    while isinstance(node, fx.Node) and node.op != "placeholder":
+        if node.target is operator.getitem:
+            path = (node.args[1], *path)
+        elif node.target not in PASSED_ON:
+            break
+        node = node.args[0]
+    return node, path

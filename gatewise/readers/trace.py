@@ -29,14 +29,7 @@ from gatewise.readers.channels import (
     without_zero,
 )
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.record import (
-    has_own_memory,
-    is_hooked,
-    name_of,
-    overwritten,
-    recordings,
-    seen_elsewhere,
-)
+from gatewise.readers.record import PASSED_ON, Recording, is_hooked, name_of, origin, recordings, rewritten
 
 POINTWISE_MODULES = set(
     "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardswish Mish Softsign "
@@ -69,16 +62,10 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         why = f"forward() could not be traced ({first_line(error)})"
         return Found([], dict.fromkeys(blocks, why), set(), set(), set(blocks))
-    found = Found([], {}, set(), set(), set())
-    called: set[str] = set()
-    given_state: set[str] = set()
+    follower = Follower(model, blocks, prefix)
     for recording in made:
-        follower = Follower(model, blocks, prefix, found, given_state)
-        for node in recording.graph.nodes:
-            follower.visit(node)
-        for node, attribute in recording.stored.items():
-            follower.expose(follower.values.get(node), f"forward() stores it in {attribute}")
-        called |= follower.called
+        follower.follow(recording)
+    found, called = follower.found, follower.called
     for name in blocks.keys() - called:
         found.exposed.setdefault(name, "forward() never calls it")
     # A layer that no recorded call reaches may be reached by another one, or from outside, and read anything.
@@ -98,21 +85,13 @@ def first_line(error: Exception) -> str:
 
 
 class Follower(ChannelOperations):
-    """Walks the graph once, from inputs to outputs, and keeps what every value carries."""
+    """Walks graphs of forward(), each from inputs to outputs, and keeps what every value carries."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        blocks: Mapping[str, Block],
-        prefix: str,
-        found: Found,  # added to
-        given_state: set[
-            str
-        ],  # modules whose initial state is an argument of forward(), if it is given; added to
-    ) -> None:
-        self.model, self.prefix, self.given_state = model, prefix, given_state
-        self.reads, self.exposed, self.raw = found.reads, found.exposed, found.raw
-        self.outside, self.memory = found.outside, found.memory
+    def __init__(self, model: nn.Module, blocks: Mapping[str, Block], prefix: str) -> None:
+        self.model, self.root, self.prefix = model, model.get_submodule(prefix.removesuffix(".")), prefix
+        self.found = Found([], {}, set(), set(), set())
+        self.called: set[str] = set()
+        self.given_state: set[str] = set()  # modules whose initial state is an argument, in some call
         self.blocks = list(blocks.values())
         self.by_name = blocks
         widths = [block.width for block in self.blocks]
@@ -123,13 +102,19 @@ class Follower(ChannelOperations):
         )
         self.start_of = {block.name: int(start) for block, start in zip(self.blocks, self.starts)}
         self.values: dict[fx.Node, Value] = {}
-        self.called: set[str] = set()
         self.columns = {
             matrix: input_width(module)
             for name, module in model.named_modules()
             if cell_of(module) is not None or is_linear(module)
             for matrix in input_matrices(module, name)
         }
+
+    def follow(self, recording: Recording) -> None:
+        self.values = {}
+        for node in recording.graph.nodes:
+            self.visit(node)
+        for node, attribute in recording.stored.items():
+            self.expose(self.values.get(node), f"forward() stores it in {attribute}")
 
     def visit(self, node: fx.Node) -> None:
         args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
@@ -141,23 +126,17 @@ class Follower(ChannelOperations):
         elif node.op == "placeholder":
             result = UNKNOWN
         elif node.op == "get_attr":
-            self.raw.add(self.prefix + str(node.target))
+            self.found.raw.add(self.prefix + str(node.target))
             result = UNKNOWN
         else:
             result = self.apply(node.target, args, kwargs)
         self.values[node] = result
-        base = overwritten(node, self.module_of(node))
-        if base is not None and result is not self.values[base]:
-            if seen_elsewhere(node, base, self.is_separate):
+        if (changed := rewritten(node, self.root, self.values)) is not None:
+            base, seen_elsewhere = changed
+            if seen_elsewhere:
                 why = f"{name_of(node.target)} overwrites it, and another view of it is used later"
                 self.expose([self.values[base], result], why)
             self.values[base] = result
-
-    def module_of(self, node: fx.Node) -> nn.Module | None:
-        return self.model.get_submodule(self.prefix + str(node.target)) if node.op == "call_module" else None
-
-    def is_separate(self, node: fx.Node) -> bool:
-        return has_own_memory(node, self.module_of(node), self.values)
 
     def value(self, node: fx.Node) -> Value:
         return self.values[node]
@@ -169,9 +148,9 @@ class Follower(ChannelOperations):
         columns = self.columns[matrix]
         if isinstance(value, Channels) and value.axis == value.rank - 1 and value.width == columns:
             for units, zero in value.paths:
-                self.reads += as_reads(matrix, units, self.blocks, self.starts, zero)
+                self.found.reads.extend(as_reads(matrix, units, self.blocks, self.starts, zero))
         else:
-            self.outside.add(matrix)
+            self.found.outside.add(matrix)
             self.expose(value, why)
 
     def expose(self, value: Value, why: str) -> None:
@@ -181,10 +160,10 @@ class Follower(ChannelOperations):
             elif isinstance(item, States):
                 self.expose(item.parts, why)
                 if item.cell:
-                    self.memory |= self.blocks_of(item.parts)
+                    self.found.memory.update(self.blocks_of(item.parts))
             elif isinstance(item, Channels):
                 for name in sorted(self.blocks_of([item])):
-                    self.exposed.setdefault(name, why)
+                    self.found.exposed.setdefault(name, why)
 
     def blocks_of(self, values: Iterable[Channels]) -> set[str]:
         units = np.concatenate([units for value in values for units, _ in value.paths])
@@ -230,9 +209,9 @@ class Follower(ChannelOperations):
         for block in self.blocks:
             if block.module == name:
                 self.called.add(block.name)
-                self.exposed.setdefault(block.name, why)
-                self.memory.add(block.name)
-        self.outside |= {matrix for matrix in self.columns if matrix.rpartition(".")[0] == name}
+                self.found.exposed.setdefault(block.name, why)
+                self.found.memory.add(block.name)
+        self.found.outside.update({matrix for matrix in self.columns if matrix.rpartition(".")[0] == name})
         return UNKNOWN
 
     def produced(self, name: str, like: Value, rank: int = 3) -> Channels:
@@ -284,7 +263,6 @@ def input_width(module: nn.Module) -> int:
 
 
 SHAPE_ONLY = set("size shape dim device dtype".split())
-PASSED_ON = set("detach contiguous to".split())
 
 
 def only_starts(node: Any, target: Any) -> bool:
@@ -292,14 +270,8 @@ def only_starts(node: Any, target: Any) -> bool:
 
     If forward() looked at it elsewhere too, a caller who hands the last state back would have it read there.
     """
-    path: tuple[int, ...] = ()
-    while isinstance(node, fx.Node) and node.op != "placeholder":
-        if node.target is operator.getitem and isinstance(node.args[1], int):
-            path = (node.args[1], *path)
-        elif node.target not in PASSED_ON:
-            return False
-        node = node.args[0]
-    if not isinstance(node, fx.Node):
+    node, path = origin(node)
+    if not isinstance(node, fx.Node) or node.op != "placeholder" or not all(isinstance(k, int) for k in path):
         return False
     # The same part of the argument, or one that contains it or lies in it.
     together = (user for other, user in uses(node, ()) if all(a == b for a, b in zip(other, path)))

@@ -65,13 +65,17 @@ class EngineRecurrent(CompactRecurrent):
             [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
         self.columns = torch.from_numpy(narrower.kept)
-        self.read = list(self.parameters())
-        self.versions = [parameter._version for parameter in self.read]  # changed in place how often
+        self.read = self._weights()
+        self.versions = [weight._version for weight in self.read]  # changed in place how often
+
+    def _weights(self) -> list[Tensor]:
+        """As parameters() has them, without its walk through the modules: every call asks."""
+        return [p for layer in self.layers for p in layer._parameters.values() if p is not None]
 
     def _is_current(self) -> bool:
-        now = list(self.parameters())
+        now = self._weights()
         same = len(now) == len(self.read) and all(a is b for a, b in zip(now, self.read))
-        return same and self.versions == [parameter._version for parameter in now]
+        return same and self.versions == [weight._version for weight in now]
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in BUILT}

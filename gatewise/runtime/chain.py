@@ -15,15 +15,7 @@ from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.channels import PACKS, leaves, listed
-from gatewise.readers.record import (
-    Recording,
-    has_own_memory,
-    is_hooked,
-    name_of,
-    overwritten,
-    recordings,
-    seen_elsewhere,
-)
+from gatewise.readers.record import Recording, is_hooked, name_of, origin, recordings, rewritten
 
 IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
@@ -181,17 +173,11 @@ class Walk:
 
     def overwrite(self, node: fx.Node) -> None:
         """After x.relu_() the name x stands for the result."""
-        base = overwritten(node, self.module_of(node))
-        if base is not None and self.values[node] != self.values[base]:
-            if seen_elsewhere(node, base, self.is_separate):
+        if (found := rewritten(node, self.model, self.values)) is not None:
+            base, seen_elsewhere = found
+            if seen_elsewhere:
                 raise self.refuse(node, "it overwrites a tensor of which another view is used later")
             self.values[base] = self.values[node]
-
-    def module_of(self, node: fx.Node) -> nn.Module | None:
-        return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-    def is_separate(self, node: fx.Node) -> bool:
-        return has_own_memory(node, self.module_of(node), self.values)
 
     def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a node makes of values on the path; None for what leads to no answer."""
@@ -374,16 +360,7 @@ def takes_no_state(way: Recording) -> bool:
 def comes_from_argument(node: Any, zeros: bool) -> bool:
     """Whether a node is an argument of forward(), or a part of one, perhaps detached; or zeros, which layers start
     from anyway."""
-    while isinstance(node, fx.Node) and node.op != "placeholder":
-        if zeros and name_of(node.target) in ZEROS:
-            return True
-        plain = node.target is operator.getitem or node.target in (
-            "detach",
-            "contiguous",
-            "to",
-            "__getitem__",
-        )
-        if not plain:
-            return False
-        node = node.args[0]
-    return isinstance(node, fx.Node)
+    source, _ = origin(node)
+    if not isinstance(source, fx.Node):
+        return False
+    return source.op == "placeholder" or (zeros and name_of(source.target) in ZEROS)
