@@ -130,12 +130,11 @@ def main() -> None:
         )
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    result = {"hardware": provenance.hardware(device), "versions": provenance.versions(), "rows": rows}
-    text = json.dumps(result, indent=1)
+        result = {"hardware": provenance.hardware(device), "versions": provenance.versions(), "rows": rows}
+        if arguments.out is not None:  # after every row: a run that is cut off keeps what it measured
+            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.out is None:
-        print(text)
-    else:
-        arguments.out.write_text(text + "\n")
+        print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
