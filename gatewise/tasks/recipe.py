@@ -96,6 +96,8 @@ class Train:
     power     lr * d^max(e - after, 0)
     stairs    lr * d^((e - 1) // after)
     linear    lr until epoch `after`, then straight down to 0 at the end of the last one, update by update
+
+    times min(1, u / warm_up) in update u (from 1) of the run.
     """
 
     epochs: int
@@ -104,6 +106,7 @@ class Train:
     schedule: Literal["constant", "power", "stairs", "linear"] = "constant"
     decay: float = 1.0
     after: int = 0
+    warm_up: int = 0  # updates
     clip: float | None = None  # global gradient norm, penalty included
     loss: Literal["mean", "window-sum"] = "mean"  # per target, or summed over the window as in Wen's code
     clip_probabilities: float = 0.0  # classification: probabilities are held in [p, 1 - p]
@@ -143,6 +146,12 @@ class Recipe:
 
 
 SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "sparsify": Sparsify, "train": Train}
+DEFAULTS = {
+    f"{section}.{key.name}": key.default
+    for section, keys in SECTIONS.items()
+    for key in dataclasses.fields(keys)
+    if key.default is not dataclasses.MISSING
+}
 # What a number may be, in words and as a test, and whose range it is; a key that is left out is not asked.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "above 0": (
@@ -153,7 +162,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "at least 0": (
         lambda value: value >= 0,
-        "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.test_every",
+        "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
+        "train.test_every",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),

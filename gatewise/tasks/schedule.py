@@ -7,14 +7,20 @@ from gatewise.tasks.recipe import Train
 
 def learning_rates(train: Train, epoch: int, updates: int) -> list[float]:
     """Of the `updates` updates of an epoch, counted from 1."""
+    before = range((epoch - 1) * updates, epoch * updates)  # how many updates came before each
+    rates = [train.lr * factor for factor in factors(train, epoch, updates, before)]
+    return [rate * min(1.0, (u + 1) / train.warm_up) for rate, u in zip(rates, before)] if train.warm_up else rates
+
+
+def factors(train: Train, epoch: int, updates: int, before: range) -> list[float]:
+    """What the schedule multiplies the learning rate with."""
     if train.schedule == "linear":
         # After 0 epochs it falls from the first update on; the last update still moves a little.
         first, last = train.after * updates, train.epochs * updates
-        at = ((epoch - 1) * updates + k for k in range(updates))
-        return [train.lr * min(1.0, (last - u) / (last - first)) for u in at]
+        return [min(1.0, (last - u) / (last - first)) for u in before]
     exponent = {
         "constant": 0,
         "power": max(epoch - train.after, 0),
         "stairs": (epoch - 1) // train.after if train.after else 0,
     }[train.schedule]
-    return [train.lr * train.decay**exponent] * updates
+    return [train.decay**exponent] * updates

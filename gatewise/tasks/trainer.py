@@ -43,7 +43,7 @@ from gatewise.tasks.files import MODEL, RECIPE, RunError, remove_partials, write
 from gatewise.tasks.graph import use_tf32
 from gatewise.tasks.lock import only_writer
 from gatewise.tasks.progress import Progress
-from gatewise.tasks.recipe import Recipe, dump
+from gatewise.tasks.recipe import DEFAULTS, Recipe, dump
 from gatewise.tasks.recurrence_share import recurrence_share
 from gatewise.tasks.schedule import learning_rates
 from gatewise.tasks.setup import describe, load_data, pretrained
@@ -128,7 +128,7 @@ def chosen_device(name: str | None) -> torch.device:
 
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
-    now = recipe.steering()
+    now, before = recipe.steering(), {**DEFAULTS, **before}  # keys may have come since
     differs = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if differs:
         listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])

@@ -107,6 +107,16 @@ def test_schedules_are_the_papers() -> None:
     assert set(learning_rates(recipe.load("imdb-bayes-w").train, 800, 2)) == {5e-4}
 
 
+def test_warm_up_multiplies_the_schedule() -> None:
+    """Update u of the run by min(1, u / 5): over an epoch's end, and on top of a rate that falls."""
+    warm = recipe.load("ptb-word-large-prune-wn", ["train.warm_up=5"]).train
+    assert learning_rates(warm, 1, 3) == pytest.approx([0.2, 0.4, 0.6])
+    assert learning_rates(warm, 2, 3) == pytest.approx([0.8, 1.0, 1.0])
+    assert learning_rates(warm, 19, 3) == pytest.approx([0.2] * 3)
+    falling = recipe.load("ptb-word-small-bayes-w", ["epochs=1", "after=0", "lr=1", "warm_up=2"]).train
+    assert learning_rates(falling, 1, 4) == pytest.approx([1 / 2, 3 / 4, 1 / 2, 1 / 4])
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -158,6 +168,7 @@ def test_mistakes_are_named(changed: dict[str, object], said: str) -> None:
         ("sparsify.warm_up_epochs=-1.0", "at least 0"),
         ("train.lr=inf", "a finite number"),
         ("train.after=-1", "at least 0"),
+        ("train.warm_up=-1", "at least 0"),
         ("train.clip=-1.0", "above 0"),
         ("train.clip=0.0", "above 0"),
         ("train.clip_probabilities=2.0", "in [0, 0.5)"),

@@ -25,7 +25,7 @@ from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.files import RunError, plain
 from gatewise.tasks.saved import evaluate_saved
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.trainer import Options, result_line, train
+from gatewise.tasks.trainer import Options, refuse_other_recipe, result_line, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
 METHODS = {
@@ -226,6 +226,16 @@ def test_a_changed_recipe_does_not_resume(folder: Path, tmp_path: Path) -> None:
             (tmp_path / "result.json").unlink()
         with pytest.raises(RunError, match=r"another recipe: train.lr was 0.002, is 0.5"):
             train(changed, options(tmp_path, folder, resume=True))
+
+
+def test_a_key_that_came_later_counts_as_its_default() -> None:
+    """A checkpoint of an older version knows fewer keys, and resumes unless one of them is set now."""
+    row = recipe.load("ptb-word-large-prune-wn")
+    older = {key: value for key, value in row.steering().items() if key != "train.warm_up"}
+    refuse_other_recipe(older, row, Path("checkpoint.pt"))
+    warm = recipe.load("ptb-word-large-prune-wn", ["train.warm_up=9"])
+    with pytest.raises(RunError, match=r"train\.warm_up was 0, is 9"):
+        refuse_other_recipe(older, warm, Path("checkpoint.pt"))
 
 
 def test_other_data_does_not_resume(folder: Path, tmp_path: Path) -> None:
