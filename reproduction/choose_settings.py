@@ -1,13 +1,15 @@
-"""What the paper leaves open, chosen on validation: every trial trained in full, all of them written down.
+"""What the paper leaves open, chosen on validation: all trials written down.
 
-Two questions. `bayes`: batch, window, clipping, learning-rate decay and starting values of the Bayesian word model,
-which the paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal
-quality. A trial differs from its recipe in the keys that its name lists. Trials are ordered by validation perplexity;
-test numbers are stored and not looked at. What differs by less than a seed does (1 in perplexity) counts as equal;
-then fewer live gates decide. Trials that are done already are taken from their folders.
+Three questions, the first two with every trial trained in full. `bayes`: batch, window, clipping, learning-rate decay
+and starting values of the Bayesian word model, which the paper does not state. `lambda`: the strength of pruning W+N,
+which the paper says was tuned to equal quality. `start`: how the large word model gets through its first updates,
+four epochs each. A trial differs from its recipe in the keys that its name lists. Trials are ordered by validation
+perplexity; test numbers are stored and not looked at. What differs by less than a seed does (1 in perplexity) counts
+as equal; then fewer live gates decide. Trials that are done already are taken from their folders.
 
     python reproduction/choose_settings.py bayes --json reproduction/choice_bayes.json
     python reproduction/choose_settings.py lambda --json reproduction/choice_lambda.json
+    python reproduction/choose_settings.py start --json reproduction/choice_start.json
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from gatewise.tasks import recipe as recipes
 from gatewise.tasks.reproduce import line, numbers
 from gatewise.tasks.trainer import Options, train
 
-RECIPE = {"bayes": "ptb-word-small-bayes-wgn", "lambda": "ptb-word-small-prune-wn"}
+RECIPE = {
+    "bayes": "ptb-word-small-bayes-wgn",
+    "lambda": "ptb-word-small-prune-wn",
+    "start": "ptb-word-large-prune-wgn",
+}
 TRIALS = {
     "bayes": [
         f"batch={batch} steps={steps} clip={clip} after={after} forget_bias={forget} init_range={start}"
@@ -39,6 +45,10 @@ TRIALS = {
         )
     ],
     "lambda": [f"group={group}" for group in (0.002, 0.003, 0.0034, 0.0036, 0.004)],
+    "start": [
+        f"epochs=4 clip={clip} warm_up={updates}"  # an epoch has 1,327 updates
+        for clip, updates in ((10, 0), (5, 0), (10, 600), (10, 1327), (5, 600))
+    ],
 }
 
 

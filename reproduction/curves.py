@@ -149,6 +149,12 @@ def series(run: StoredRun, measure: str) -> tuple[list[int], list[float]]:
     return (epochs, values) if epochs or final is None else ([run.result["epoch"]], [final])
 
 
+def thinned(epochs: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """Of many epochs every tenth: drawn side by side the others only hide each other."""
+    kept = [k for k, epoch in enumerate(epochs) if len(epochs) <= 200 or epoch % 10 == 0]
+    return [epochs[k] for k in kept], [values[k] for k in kept]
+
+
 def paper(row: str, measure: str, run: StoredRun) -> float | None:
     """The final number of the paper's table, layers added up."""
     found = recipes.load(row).expect.get("live_gates" if measure == "gates" else key_of(measure, run))
@@ -189,7 +195,7 @@ def panel(axes: Axes, measure: str, levels: Mapping[str, Sequence[StoredRun]]) -
     for level, runs in levels.items():
         row, colour = runs[0].row, COLOURS[level]
         for k, run in enumerate(runs):
-            epochs, values = series(run, measure)
+            epochs, values = thinned(*series(run, measure))
             axes.plot(epochs, values, color=colour, linewidth=0.7 if k else 1.6, alpha=0.6 if k else 1,
                       marker="_" if len(epochs) == 1 else None, markersize=10)  # fmt: skip
             late += [value for epoch, value in zip(epochs, values) if epoch >= first * max(epochs)]
