@@ -9,7 +9,11 @@ def learning_rates(train: Train, epoch: int, updates: int) -> list[float]:
     """Of the `updates` updates of an epoch, counted from 1."""
     before = range((epoch - 1) * updates, epoch * updates)  # how many updates came before each
     rates = [train.lr * factor for factor in factors(train, epoch, updates, before)]
-    return [rate * min(1.0, (u + 1) / train.warm_up) for rate, u in zip(rates, before)] if train.warm_up else rates
+    return (
+        [rate * min(1.0, (u + 1) / train.warm_up) for rate, u in zip(rates, before)]
+        if train.warm_up
+        else rates
+    )
 
 
 def factors(train: Train, epoch: int, updates: int, before: range) -> list[float]:
