@@ -36,7 +36,7 @@ from gatewise.runtime.packing import (
     quantize,
 )
 
-CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # gw.c, products.h: what the functions for the sizes of scratch reckon with
+CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
 MATRIX_BYTES, LAYER_BYTES = 9 * 4, 45 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
 IN_PLACE = {*POINTWISE, "softmax", "log_softmax"}
