@@ -1,6 +1,6 @@
 """What the C exports of the paper's Bayes W+G+N networks take: flash, RAM of one instance, error of int8.
 
-Whole models in the structures of the rows of inference.py, with its random weights, which are dense in the kept
+Whole models in the structures of the rows of structures.py, with its random weights, which are dense in the kept
 blocks; so a trained network takes less. The error is that of int8 weights relative to the largest golden answer.
 
     python benchmarks/c_sizes.py
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from inference import ROWS, networks
+from structures import ROWS, networks
 
 import gatewise as gw
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -66,19 +65,6 @@ def interleave(contenders: dict[str, Callable[[], Tensor]], repeats: int) -> dic
             call()
             times[name].append(time.perf_counter_ns() - start)
     return times
-
-
-def machine_line() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        cpu = platform.processor() or platform.machine()
-    described = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    commit = described.stdout.strip() or "unknown"
-    return f"{cpu}, {torch.get_num_threads()} thread, torch {torch.__version__}, commit {commit}"
 
 
 def plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:

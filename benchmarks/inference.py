@@ -16,19 +16,14 @@ those. One thread is timed by its processor time, since others may share the mac
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import logging
 import os
-import platform
-import re
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,45 +31,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from contenders import c_call, engine_call, onnx_call, onnx_session, torch_call
+from machine import machine_line, roofline
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from torch import Tensor, nn
+from structures import ROWS, Row, check_counts, networks, thick
+from torch import nn
 
 import gatewise as gw
 from gatewise.export.timing import ratio, same_answers, take_turns
-from gatewise.runtime import bindings
-from gatewise.runtime.packing import aligned
 
-HERE = Path(__file__).parent
-KERNELS = HERE.parent / "gatewise" / "runtime" / "kernels"
 ENGINE, FOLDED, C, C_FOLDED = "engine", "engine, folded", "C", "C, folded"
 DENSE, SHRUNK, INT8, UNFOLDED = "onnx dense", "onnx shrunk", "onnx int8 dense", "engine, gates not folded"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A W+G+N row of the paper: sizes before, and what is kept."""
-
-    name: str
-    words: int  # 0: vectors come in
-    size: int  # of the first layer's input
-    hidden: int
-    neurons: tuple[int, ...]
-    gates: tuple[int, ...]
-    steps: int
-    outputs: int
-    kept_words: int = 0
-    kept_inputs: int = 0  # 0: all
-    hard: bool = False  # a classifier: hard-sigmoid gates, the last step's answer
-
-
-ROWS = (
-    Row("IMDb", 20003, 300, 128, (4,), (6,), 200, 1, kept_words=305, kept_inputs=1, hard=True),
-    Row("AGNews", 20003, 300, 512, (14,), (39,), 100, 4, kept_words=2295, kept_inputs=46, hard=True),
-    Row("char PTB", 0, 50, 1000, (404,), (1563,), 99, 50),
-    Row("word small Bayes", 10000, 200, 200, (52, 108), (197, 349), 35, 10000),
-    Row("word small pruned", 10000, 200, 200, (64, 115), (193, 442), 35, 10000),
-    Row("word large", 10000, 1500, 1500, (252, 394), (881, 1418), 35, 10000),
-)
 # row, part, situation, faster, slower, at least this many times; one thread.
 TARGETS = (
     ("word large", "recurrent", "step", ENGINE, DENSE, 25),
@@ -94,211 +63,6 @@ TARGETS = (
     ("AGNews", "recurrent", "sequence", ENGINE, SHRUNK, 3),
     *((row.name, "recurrent", "batch 20", ENGINE, SHRUNK, 0.9) for row in ROWS),
 )
-
-
-class Net(nn.Module):
-    """Embedding, one recurrent layer after the other, the last layer with its softmax; `part` says what of it."""
-
-    def __init__(self, row: Row, size: int, widths: tuple[int, ...], part: str) -> None:
-        super().__init__()
-        self.hard, self.outputs = row.hard, row.outputs
-        self.emb = nn.Embedding(row.words, size) if row.words and part != "recurrent" else None
-        make = partial(gw.nn.LSTM, gate_activation="hard_sigmoid") if row.hard else nn.LSTM
-        self.rnns = nn.ModuleList(make(i, o) for i, o in zip((size, *widths), widths))
-        self.fc = nn.Linear(widths[-1], row.outputs) if part == "whole" else None
-
-    def forward(self, x: Tensor, states: Any = None) -> Any:
-        x = x if self.emb is None else self.emb(x)
-        lasts = []
-        for k, rnn in enumerate(self.rnns):
-            x, last = rnn(x, None if states is None else states[k])
-            lasts.append(last)
-        if self.fc is None:
-            return x, lasts
-        y = self.fc(x[-1] if self.hard else x)
-        y = torch.sigmoid(y) if self.outputs == 1 else torch.softmax(y, -1)
-        return y, lasts
-
-
-@dataclass
-class Networks:
-    """The dense network with zeros in the row's structure, and the shrunk one: the same function."""
-
-    dense: Net
-    shrunk: Net
-    unfolded: (
-        Net  # the shrunk one, its constant gates given weights too small to matter, so that nothing folds
-    )
-    neurons: Tensor  # kept in the last layer
-    inputs: Tensor
-    words: Tensor
-
-    def read(self, answer: Any) -> Any:
-        """The kept channels of the dense network's answer."""
-        first = np.asarray(answer[0])
-        return first if self.dense.fc is not None else first[..., self.neurons.numpy()]
-
-
-def networks(row: Row, part: str, generator: torch.Generator) -> Networks:
-    def some(n: int, k: int) -> Tensor:
-        return torch.randperm(n, generator=generator)[:k].sort().values
-
-    inputs = some(row.size, row.kept_inputs or row.size)
-    words = some(row.words, row.kept_words or row.words)
-    dense = Net(row, row.size, (row.hidden,) * len(row.neurons), part).eval()
-    shrunk, unfolded = (Net(row, len(inputs), row.neurons, part).eval() for _ in range(2))
-    with torch.no_grad():
-        for p in dense.parameters():
-            size = p.shape[1] if p.dim() == 2 else 1
-            p.copy_(torch.randn(p.shape, generator=generator) / max(size, 1) ** 0.5)
-        if dense.emb is not None:
-            keep = torch.zeros(row.words, 1).index_fill_(0, words, 1)
-            dense.emb.weight.mul_(keep)
-            for net in (shrunk, unfolded):
-                net.emb.weight.copy_(dense.emb.weight[:, inputs])
-        below = inputs
-        for k, (kept, live) in enumerate(zip(row.neurons, row.gates)):
-            neurons = some(row.hidden, kept)
-            rows = (torch.arange(4)[:, None] * row.hidden + neurons).flatten()
-            alive = live_gates(kept, live, generator)
-            cut(dense.rnns[k], rows[~alive], below, neurons)
-            for net, least in ((shrunk, 0.0), (unfolded, 1e-20)):
-                copy_rows(dense.rnns[k], net.rnns[k], rows, below, neurons, ~alive, least)
-            below = neurons
-        if dense.fc is not None:
-            unread = torch.ones(row.hidden).index_fill_(0, below, 0).bool()
-            dense.fc.weight[:, unread] = 0
-            for net in (shrunk, unfolded):
-                net.fc.weight.copy_(dense.fc.weight[:, below])
-                net.fc.bias.copy_(dense.fc.bias)
-    return Networks(dense, shrunk, unfolded, below, inputs, words)
-
-
-def live_gates(neurons: int, live: int, generator: torch.Generator) -> Tensor:
-    """Output gates first, as in the paper's models, the rest at random."""
-    order = torch.cat(
-        [torch.arange(3 * neurons, 4 * neurons), torch.randperm(3 * neurons, generator=generator)]
-    )
-    return torch.zeros(4 * neurons, dtype=torch.bool).index_fill_(0, order[:live], True)
-
-
-def cut(rnn: nn.Module, constant: Tensor, inputs: Tensor, neurons: Tensor) -> None:
-    for weight, read in ((rnn.weight_ih_l0, inputs), (rnn.weight_hh_l0, neurons)):
-        keep = torch.zeros(weight.shape[1]).index_fill_(0, read, 1)
-        weight.mul_(keep)
-        weight[constant] = 0
-
-
-def copy_rows(
-    dense: nn.Module,
-    small: nn.Module,
-    rows: Tensor,
-    inputs: Tensor,
-    neurons: Tensor,
-    constant: Tensor,
-    least: float,
-) -> None:
-    small.weight_ih_l0.copy_(dense.weight_ih_l0[rows][:, inputs])
-    small.weight_hh_l0.copy_(dense.weight_hh_l0[rows][:, neurons])
-    for name in ("bias_ih_l0", "bias_hh_l0"):
-        getattr(small, name).copy_(getattr(dense, name)[rows])
-    for weight in (small.weight_ih_l0, small.weight_hh_l0):
-        weight[constant] = least
-
-
-# Contenders: each a call without arguments, and one that reads the answer of the first call.
-
-
-def torch_call(net: Net, x: Tensor, carry: bool) -> Callable[[], Any]:
-    state: list[Any] = [None]
-
-    def call() -> Any:
-        with torch.inference_mode():
-            y, last = net(x, state[0])
-        state[0] = last if carry else None
-        return y, last
-
-    return call
-
-
-def onnx_session(path: Path, threads: int) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def onnx_call(session: Any, x: np.ndarray, carry: bool) -> Callable[[], Any]:
-    names = [y.name for y in session.get_outputs()]
-    feed = {"x": x}
-    for given in session.get_inputs()[1:]:
-        feed[given.name] = np.zeros([1 if not isinstance(n, int) else n for n in given.shape], np.float32)
-    back = {name[:-1] + "0": k for k, name in enumerate(names) if k}
-
-    def call() -> Any:
-        answer = session.run(names, feed)
-        for name, k in back.items():
-            feed[name] = answer[k]
-        return answer
-
-    return call if carry else lambda: session.run(names, feed)
-
-
-def engine_call(engine: gw.Engine, x: np.ndarray, carry: bool) -> Callable[[], Any]:
-    if not carry:
-        return lambda: engine(x)
-    engine.reset()
-    step = engine.step
-    first = x[0]
-    return lambda: (step(first)[None],)
-
-
-class CCall:
-    """The compiled function of a network on arrays that are ready; repeat(n) makes n calls in C."""
-
-    def __init__(self, engine: gw.Engine, x: np.ndarray, carry: bool, repeating: ctypes.CDLL) -> None:
-        network, final, (steps, batch) = engine.stages[0].network, engine.stages[0].final, x.shape[:2]
-        shape = (batch, network.width) if final else (steps, batch, network.width)
-        native, struct = ctypes.CDLL(bindings.native().__file__), ctypes.byref(network._keep[0])
-        needed = repeating.scratch_floats(native.gw_network_scratch, struct, steps, batch, engine.threads)
-        self.y = aligned(np.zeros(shape), np.float32)
-        data, state = np.ascontiguousarray(x), network.zero_state(batch)
-        scratch = aligned(np.zeros(needed), np.float32)
-        x_at, y_at, state_at, scratch_at = (
-            ctypes.c_void_p(a.ctypes.data) for a in (data, self.y, state, scratch)
-        )
-        inputs = (None, x_at) if data.dtype == np.int64 else (x_at, None)
-        self.keep = data, state, scratch, network, native
-        self.function, self.arguments = repeating.repeat, (
-            native.gw_network_run, struct, steps, batch, *inputs, state_at, 0 if carry else state.size, y_at,
-            network.width, engine.threads, scratch_at,
-        )  # fmt: skip
-
-    def repeat(self, n: int) -> None:
-        self.function(n, *self.arguments)
-
-    def __call__(self) -> Any:
-        self.repeat(1)
-        return (self.y,)
-
-
-@cache
-def repeating() -> ctypes.CDLL | None:
-    """repeat.c, compiled; None without a C compiler."""
-    with tempfile.TemporaryDirectory() as folder:
-        flags = ["-std=c99", "-O2", "-shared", "-fPIC", f"-I{KERNELS}"]
-        try:
-            subprocess.run(["cc", *flags, str(HERE / "repeat.c"), "-o", f"{folder}/repeat.so"], check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return None
-        library = ctypes.CDLL(f"{folder}/repeat.so")
-    library.scratch_floats.restype = ctypes.c_size_t
-    return library
-
-
-def c_call(engine: gw.Engine, x: np.ndarray, carry: bool) -> Callable[[], Any] | None:
-    library = repeating()
-    return None if library is None or len(engine.stages) > 1 else CCall(engine, x, carry, library)
 
 
 SITUATIONS = {"step": (True, 1), "sequence": (False, 1), "batch 20": (False, 20)}
@@ -372,61 +136,9 @@ class Bench:
         return products, read
 
 
-def thick(net: Net) -> Net:
-    """The dense network with no exact zero left, so that its export stays dense; the answer is the same."""
-    with torch.no_grad():
-        for p in net.parameters():
-            p[p == 0] = 1e-20
-    return net
-
-
-def check_counts(compact: nn.Module, row: Row) -> None:
-    layers = [layer for rnn in compact.rnns for layer in rnn.layers]
-    counts = tuple(layer.kept for layer in layers), tuple(len(layer.slots) for layer in layers)
-    assert counts == (row.neurons, row.gates), counts
-
-
-def roofline() -> dict[str, float]:
-    """Peak GFLOP/s and GB/s from each cache, measured by benchmarks/kernels.c; empty without a C compiler."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = f"{folder}/kernels"
-        flags = "-std=c99 -O3 -march=native -ffp-contract=fast".split()
-        sources = [str(HERE / "kernels.c"), str(KERNELS / "gw.c"), str(KERNELS / "words.c")]
-        try:
-            subprocess.run(["cc", *flags, f"-I{KERNELS}", *sources, "-o", program], check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return {}
-        line = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    found = {name: float(number) for name, number in re.findall(r"(peak|L1|L2|L3|memory) (\d+)", line)}
-    return found | cache_bytes()
-
-
-def cache_bytes() -> dict[str, float]:
-    """Sizes of the first core's own caches, as the system says them."""
-    sizes = {}
-    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
-        if kind != "Instruction" and level in "12":
-            sizes[f"L{level} bytes"] = 1024.0 * int(size.removesuffix("K"))
-    return sizes
-
-
-def machine_line(threads: int) -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    cpu = models[0] if models else platform.processor()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE)
-    load = os.getloadavg()[0]
-    return (
-        f"{cpu}, {os.cpu_count()} cores, load {load:.1f}, {threads} thread(s), torch {torch.__version__}, "
-        f"onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, commit {commit.stdout.strip() or 'unknown'}"
-    )
-
-
 def measure(rows: list[str] | None, threads: int, seconds: float) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
-    print(machine_line(threads))
+    print(machine_line("cpu", onnxruntime, onnx))
     for row in (row for row in ROWS if not rows or row.name in rows):
         for part in ("recurrent", "embedding", "whole"):
             if part == "embedding" and not row.words:
@@ -580,7 +292,8 @@ def main() -> None:
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer's advice
     roof = roofline()
     results: list[dict[str, Any]] = []
-    everything: dict[str, Any] = {"machine": machine_line(max(args.threads)), "roofline": roof}
+    torch.set_num_threads(max(args.threads))
+    everything: dict[str, Any] = {"machine": machine_line("cpu", onnxruntime, onnx), "roofline": roof}
     for threads in args.threads:
         for result in measure(args.rows, threads, args.seconds):
             results.append(result)

@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -184,13 +184,6 @@ def work_of(work: Work, noise: str | None, parameters: int) -> tuple[float, floa
     return 4.0 * numbers, 3 * 2.0 * products
 
 
-def machine_line() -> str:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, TF32, commit {commit or 'unknown'}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=100)
@@ -199,7 +192,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     bandwidth, rate = ceilings()
-    print(machine_line())
+    line = machine_line("cuda") + ", TF32"
+    print(line)
     print(f"copy {bandwidth / 1e12:.2f} TB/s, TF32 product {rate / 1e12:.0f} TFLOP/s")
     print(
         f"{'':34s} {'ms':>8s} {'20% .. 80%':>17s} {'ratio':>6s} {'target':>6s} {'kernels':>7s} {'floor':>6s}"
@@ -239,7 +233,7 @@ def main() -> None:
     if args.json:
         with open(args.json, "w") as file:
             json.dump(
-                {"machine": machine_line(), "bandwidth": bandwidth, "rate": rate, "rows": rows},
+                {"machine": line, "bandwidth": bandwidth, "rate": rate, "rows": rows},
                 file,
                 indent=1,
             )

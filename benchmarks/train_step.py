@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -228,25 +227,6 @@ def measure(name: str, device: str, repeats: int, clock: str) -> dict[str, dict[
 def set_tf32(on: bool) -> None:
     """Answers are compared in float32, and timed as one trains on this hardware."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
-
-
-def machine_line(device: str) -> str:
-    if device == "cuda":
-        chip = torch.cuda.get_device_name()
-    else:
-        found = [line for line in read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
-        chip = f"{found[0].split(':')[1].strip() if found else platform.machine()}, {torch.get_num_threads()} threads"
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "no commit"
-    return f"{chip}; torch {torch.__version__}; gatewise {gw.__version__} ({commit})"
-
-
-def read(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""
 
 
 def target(label: str, device: str) -> float | None:
