@@ -38,24 +38,29 @@ ALLOCATES = (
 )
 
 
+class Impossible(Exception):
+    """A tensor of the assumed rank cannot go through this operation."""
+
+
 @dataclass(frozen=True, eq=False)  # compared as objects: arrays have no single truth
 class Channels:
     """A tensor of which one axis holds units. Path p says that channel c carries unit p.units[c] (-1: none).
 
-    A layer takes one axis more or less (no batch, or two), so its rank is mostly what batches of sequences have, and
-    not proven. Where it is not, a dimension counted from the front may be that of the units. An operation that then
-    changes the shape shows it: no matrix fits the result. One that keeps the shape, a softmax, would not.
+    A layer takes one axis more or less (no batch, or two), and a dimension counted from the front may then be that of
+    the units. So the rank is an assumption, and every one that may be true is followed.
     """
 
     paths: tuple[tuple[np.ndarray, bool], ...]  # (unit numbers (W,), whether a zero unit is still zero here)
     rank: int
     axis: int
-    proven: bool = False  # the rank
 
-    def apart(self, dim: Any, keeps_shape: bool = False) -> bool:
+    def axis_of(self, dim: int) -> int:
+        """The axis that a dimension, counted from either end, means."""
+        return within(dim, self.rank)
+
+    def apart(self, dim: Any) -> bool:
         """Whether a dimension is another than that of the units."""
-        known = isinstance(dim, int) and -self.rank <= dim < self.rank
-        return known and dim % self.rank != self.axis and (dim < 0 or self.proven or not keeps_shape)
+        return isinstance(dim, int) and self.axis_of(dim) != self.axis
 
     @property
     def width(self) -> int:
@@ -70,6 +75,28 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True)
+class Sized(Unknown):
+    """A tensor without units of a rank that is known."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Bare(Unknown):
+    """What is left of a tensor whose axis of `width` units is used up: no matrix with as many columns can mean it."""
+
+    rank: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where max() and its like found their answers: numbers made from units, one for each of them."""
+
+    units: Channels
 
 
 @dataclass(frozen=True)
@@ -100,8 +127,14 @@ class ChannelOperations:
     arguments are then exposed.
     """
 
+    strict = True  # what is impossible ends this way through the graph; else it is only not understood
+
     def expose(self, value: Value, why: str) -> None:
         """Note that something unknown sees the units of a value."""
+        raise NotImplementedError
+
+    def assume(self, what: str, choices: tuple[Any, ...]) -> Any:
+        """One of the choices, the likeliest first."""
         raise NotImplementedError
 
     def apply(self, target: Any, args: Any, kwargs: Any) -> Value:
@@ -113,7 +146,10 @@ class ChannelOperations:
             if name in PACKS:
                 return Packed(UNKNOWN)
             numbers = not isinstance(target, str) and args and all(isinstance(a, int | tuple) for a in args)
-            return target(*args) if numbers and target.__module__ == "_operator" else UNKNOWN
+            if numbers and target.__module__ == "_operator":
+                return target(*args)
+            known = self.attempt(without_units, (name, args, kwargs), {})
+            return UNKNOWN if known is NotImplemented else known
         result: Value = NotImplemented
         handler = getattr(self, "on_" + name, None)
         if not args and "input" in kwargs:
@@ -122,7 +158,7 @@ class ChannelOperations:
         if kwargs.get("out") is not None or (name not in BINARY | JOINS and has_units([args[1:], kwargs])):
             pass  # units where no rule below looks for them
         elif handler is not None:
-            result = handler(*args, **kwargs) if takes(handler, args, kwargs) else NotImplemented
+            result = self.attempt(handler, args, kwargs)
         elif name in METADATA:
             result = UNKNOWN
         elif name in KEEPS_ZERO | MAY_BE_SAME:
@@ -132,13 +168,25 @@ class ChannelOperations:
         elif name in BINARY:
             result = self.binary(name, (*args, *kwargs.values()))
         elif name in REDUCTIONS:
-            result = self.reduce(name, *args, **kwargs)
+            result = self.attempt(self.reduce, (name, *args), kwargs)
         elif name in POOLS and isinstance(args[0], Channels) and args[0].axis == args[0].rank - 2:
             result = args[0]  # (B, W, T): pools over time
         if result is NotImplemented:
             self.expose([args, kwargs], f"{name}() may mix its channels")
             return UNKNOWN
         return result
+
+    def attempt(self, handler: Callable[..., Value], args: Any, kwargs: Any) -> Value:
+        try:
+            return handler(*args, **kwargs) if takes(handler, args, kwargs) else NotImplemented
+        except Impossible:
+            if self.strict:
+                raise
+            return NotImplemented
+
+    def used_up(self, x: Channels, rank: int, why: str) -> Bare:
+        self.expose(x, why)
+        return Bare(rank, x.width)
 
     def binary(self, name: str, args: Any) -> Value:
         """Channel by channel: a reader of the result reads both. A single channel is spread over the others."""
@@ -156,41 +204,57 @@ class ChannelOperations:
         # A zero factor leaves zero, and so does a zero divided by something; a zero divisor does not.
         factors = args if kind == "mul" else args[:1] if kind in ("truediv", "div") else ()
         paths = [(u, zero and any(a is f for f in factors)) for a in wide for u, zero in a.paths]
-        rank = max(a.rank for a in wide)
-        # Another tensor may have more axes.
-        proven = all(isinstance(a, int | float) or (isinstance(a, Channels) and a.proven) for a in args)
-        return Channels(tuple(paths), rank, rank - 1, proven)
+        rank = max(
+            a.rank for a in wide
+        )  # another tensor may have more axes: then units are still on the last
+        return Channels(tuple(paths), rank, rank - 1)
 
     def on_getitem(self, value: Value, index: Any) -> Value:
         if isinstance(value, tuple | list):
-            return value[index] if isinstance(index, int | slice) else NotImplemented
+            if not isinstance(index, int | slice):
+                return NotImplemented
+            return value[within(index, len(value)) if isinstance(index, int) else index]
         if isinstance(value, States):
             return self.state_item(value, index)
         if isinstance(value, Packed):
             return value.data if index == 0 else UNKNOWN
+        if not isinstance(value, Channels):
+            return NotImplemented
         items = list(index) if isinstance(index, tuple) else [index]
-        missing = value.rank - sum(item is not None and item is not Ellipsis for item in items)
+        tensors = [item for item in items if not plain_index(item)]
+        # One index of unknown kind takes one axis and leaves one, as numbers do and a mask of one axis; or a mask
+        # takes two or three, or it is a single number and leaves none. Several together leave one.
+        taken, left = self.assume("index", ((1, 1), (2, 1), (3, 1), (1, 0))) if len(tensors) == 1 else (1, 1)
+        used = sum(item is not None and item is not Ellipsis for item in items) + (taken - 1) * bool(tensors)
+        if used > value.rank:
+            raise Impossible
         at = items.index(Ellipsis) if Ellipsis in items else len(items)
-        items[at : at + 1] = [slice(None)] * missing
-        rank, axis, position, gathered, proven = 0, -1, 0, False, value.proven
+        items[at : at + 1] = [slice(None)] * (value.rank - used)
+        rank, axis, position, gathered = 0, -1, 0, False
         for item in items:
             if item is None:
                 rank += 1  # a new axis
                 continue
-            if position == value.axis:
+            span = 1 if plain_index(item) else taken
+            if position <= value.axis < position + span:
+                several = len(tensors) > 1 or taken > 1
+                if isinstance(item, int) or (several and not plain_index(item)):
+                    gone = 1 if isinstance(item, int) else taken * len(tensors) - left
+                    return self.used_up(value, value.rank - gone, "some of its channels are taken")
                 if not (isinstance(item, slice) and all_constant(item)):
                     return NotImplemented
                 value, axis, rank = value.take(item), rank, rank + 1
             elif isinstance(item, slice):
                 rank += 1
             elif not isinstance(item, int):
-                proven = False  # a tensor of indices or a mask, or a number
-                gathered, rank = True, rank + (not gathered)  # index tensors together leave one axis
-            position += 1
-        return replace(value, rank=rank, axis=axis, proven=proven)
+                gathered, rank = True, rank + (0 if gathered else left)
+            position += span
+        return replace(value, rank=rank, axis=axis)
 
     def state_item(self, states: States, index: Any) -> Value:
         first, *rest = index if isinstance(index, tuple) else (index,)
+        if states.parts and len(rest) > states.parts[0].rank:
+            raise Impossible
         if states.cell or states.moved or any(item not in (slice(None), Ellipsis) for item in rest):
             return NotImplemented
         if isinstance(first, int):
@@ -208,33 +272,44 @@ class ChannelOperations:
         over = list(dims) if isinstance(dims, tuple | list) else [dims]
         at = 1 if name in ("std", "var") else 0  # var(dim, unbiased, keepdim)
         keep = kwargs.get("keepdim", rest[at] if len(rest) > at else False)
-        if not all(x.apart(d, keeps_shape=keep is not False) for d in over):
+        if not all(isinstance(d, int) for d in over):
             return NotImplemented
+        gone = [x.axis_of(d) for d in over]
+        found_where = name in ("max", "min", "median")
+        if x.axis in gone:
+            if keep is not False:
+                return NotImplemented
+            bare = self.used_up(x, x.rank - len(gone), f"{name}() goes over its channels")
+            return (bare, UNKNOWN) if found_where else bare
+        where = Located(x)
         if name in ("logsumexp", "prod", "std", "var"):
             x = without_zero(x)
         if not keep:
-            gone = [d % x.rank for d in over]
             x = replace(x, rank=x.rank - len(gone), axis=x.axis - sum(d < x.axis for d in gone))
-        return (x, UNKNOWN) if name in ("max", "min", "median") else x
+        return (x, where) if found_where else x
 
     def on_matmul(self, a: Value, b: Value, **kwargs: Any) -> Value:
         """a @ b sums over the last axis of a and the one before the last of b; the last of b stays."""
         self.expose(a, "a matrix product sums over it")
         if not has_units(b):
             return UNKNOWN
-        kept = isinstance(b, Channels) and b.axis == b.rank - 1
-        return replace(b, proven=False) if kept else NotImplemented  # a may have more axes
+        kept = isinstance(b, Channels) and b.axis == b.rank - 1 > 0  # a vector is summed over
+        return b if kept else NotImplemented
 
     def on_bmm(self, a: Value, b: Value) -> Value:
-        product = self.on_matmul(a, b)
-        return replace(product, proven=True) if isinstance(product, Channels) else product
+        if any(isinstance(x, Channels) and x.rank != 3 for x in (a, b)):
+            raise Impossible
+        return self.on_matmul(a, b)
 
     def on_transpose(self, x: Value, a: int, b: int) -> Value:
         if isinstance(x, States) and not x.cell and {a, b} == {0, 1}:
-            return replace(x, moved=not x.moved)
+            if x.parts[0].rank == 2:
+                return replace(x, moved=not x.moved)
+            self.expose(x, "its channels are turned to the front")
+            return Bare(2, sum(part.width for part in x.parts))
         if not isinstance(x, Channels):
             return NotImplemented
-        a, b = a % x.rank, b % x.rank
+        a, b = x.axis_of(a), x.axis_of(b)
         return replace(x, axis=b if x.axis == a else a if x.axis == b else x.axis)
 
     on_swapaxes = on_transpose
@@ -242,12 +317,14 @@ class ChannelOperations:
     def on_permute(self, x: Value, *dims: Any) -> Value:
         order = listed(dims)
         if isinstance(x, States) and not x.cell and order == (1, 0, 2):
+            if x.parts[0].rank != 2:
+                raise Impossible
             return replace(x, moved=not x.moved)
         if not isinstance(x, Channels) or not all(isinstance(d, int) for d in order):
             return NotImplemented
         if len(order) != x.rank:
-            return NotImplemented
-        return replace(x, axis=[d % x.rank for d in order].index(x.axis), proven=True)
+            raise Impossible
+        return replace(x, axis=[x.axis_of(d) for d in order].index(x.axis))
 
     def on_reshape(self, x: Value, *shape: Any) -> Value:
         """Units stay on the last axis if it keeps its width; moved states flattened to (B, -1) are side by side."""
@@ -257,7 +334,7 @@ class ChannelOperations:
         if not isinstance(x, Channels) or x.axis != x.rank - 1:
             return NotImplemented
         same = sizes[-1] == x.width or (sizes[-1] == -1 and x.rank == len(sizes) == 2)
-        return replace(x, rank=len(sizes), axis=len(sizes) - 1, proven=True) if same else NotImplemented
+        return replace(x, rank=len(sizes), axis=len(sizes) - 1) if same else NotImplemented
 
     on_view = on_reshape
 
@@ -266,9 +343,9 @@ class ChannelOperations:
             return self.on_cat(list(x.parts), -1)
         if not isinstance(x, Channels) or x.axis != x.rank - 1:
             return NotImplemented
-        start, end = start_dim % x.rank, end_dim % x.rank
+        start, end = x.axis_of(start_dim), x.axis_of(end_dim)
         if end == x.axis and start != end:
-            return NotImplemented
+            return self.used_up(x, x.rank - (end - start), "flatten() lays its channels side by side")
         return replace(x, rank=x.rank - (end - start), axis=x.axis - (end - start))
 
     def on_squeeze(self, x: Value, dim: Any = None) -> Value:
@@ -276,23 +353,30 @@ class ChannelOperations:
             return x.parts[0]
         if not isinstance(x, Channels) or not x.apart(dim):
             return NotImplemented
-        return replace(x, rank=x.rank - 1, axis=x.axis - (dim % x.rank < x.axis))
+        return replace(x, rank=x.rank - 1, axis=x.axis - (x.axis_of(dim) < x.axis))
 
     def on_unsqueeze(self, x: Value, dim: int) -> Value:
         if not isinstance(x, Channels):
             return NotImplemented
-        at = dim % (x.rank + 1)
+        at = within(dim, x.rank + 1)
         return replace(x, rank=x.rank + 1, axis=x.axis + (at <= x.axis))
 
     def on_cat(self, values: Any, dim: int = 0, **kwargs: Any) -> Value:
         dim = kwargs.get("axis", dim)
         tracked = [v for v in values if isinstance(v, Channels)]
-        if not tracked or len(tracked) < len(values):
+        known = [v for v in values if isinstance(v, Channels | Bare)]
+        if not tracked or len(known) < len(values):
             return NotImplemented
         like = tracked[0]
-        if any((v.rank, v.axis) != (like.rank, like.axis) for v in tracked):
+        at = like.axis_of(dim)
+        if any(v.rank != like.rank for v in known):
+            raise Impossible
+        if len(tracked) < len(known):
+            self.expose(tracked, "it is joined with what has no units")
+            return Bare(like.rank, sum(v.width for v in known) if at == like.rank - 1 else like.width)
+        if any(v.axis != like.axis for v in tracked):
             return NotImplemented
-        if dim % like.rank == like.axis:
+        if at == like.axis:
             return replace(like, paths=side_by_side(tracked))
         if any(v.width != like.width for v in tracked):
             return NotImplemented
@@ -301,17 +385,21 @@ class ChannelOperations:
     on_concat = on_concatenate = on_cat
 
     def on_stack(self, values: Any, dim: int = 0) -> Value:
+        if not all(isinstance(v, Channels) for v in values):
+            return NotImplemented
         return self.on_cat([self.on_unsqueeze(v, dim) for v in values], dim)
 
     def on_gather(self, x: Value, dim: int, index: Value, **kwargs: Any) -> Value:
-        """Along time; the index has as many axes as x, so a wrong rank would show."""
+        """Along time; the index has as many axes as x."""
+        if isinstance(x, Channels) and isinstance(index, Sized) and index.rank != x.rank:
+            raise Impossible
         return x if isinstance(x, Channels) and x.apart(dim) else NotImplemented
 
     def on_index_select(self, x: Value, dim: int, index: Value) -> Value:
-        return x if isinstance(x, Channels) and x.apart(dim, keeps_shape=True) else NotImplemented
+        return x if isinstance(x, Channels) and x.apart(dim) else NotImplemented
 
     def on_flip(self, x: Value, *dims: Any) -> Value:
-        apart = isinstance(x, Channels) and all(x.apart(d, keeps_shape=True) for d in listed(dims))
+        apart = isinstance(x, Channels) and all(x.apart(d) for d in listed(dims))
         return x if apart else NotImplemented
 
     def on_masked_fill(self, x: Value, mask: Value, value: Any) -> Value:
@@ -320,7 +408,7 @@ class ChannelOperations:
     on_masked_fill_ = on_masked_fill
 
     def on_softmax(self, x: Value, dim: Any = None, **kwargs: Any) -> Value:
-        apart = isinstance(x, Channels) and x.apart(dim, keeps_shape=True)
+        apart = isinstance(x, Channels) and x.apart(dim)
         return without_zero(x) if apart else NotImplemented
 
     on_log_softmax = on_softmax
@@ -332,7 +420,7 @@ class ChannelOperations:
 
     def on_size(self, x: Value, dim: Any = None) -> Value:
         shape = self.on_shape(x)
-        return shape[dim] if isinstance(shape, tuple) and isinstance(dim, int) else shape
+        return shape[within(dim, len(shape))] if isinstance(shape, tuple) and isinstance(dim, int) else shape
 
     def on_values(self, x: Value) -> Value:
         """`.values` of max(), min() and median() over an axis."""
@@ -342,16 +430,61 @@ class ChannelOperations:
         return x.data if isinstance(x, Packed) else x
 
     def on_pack_padded_sequence(self, x: Value, *args: Any, **kwargs: Any) -> Value:
-        kept = isinstance(x, Channels) and x.axis == x.rank - 1
-        return Packed(replace(x, rank=2, axis=1, proven=True)) if kept else NotImplemented
+        if not isinstance(x, Channels) or x.axis != x.rank - 1:
+            return NotImplemented
+        if x.rank != 3:
+            raise Impossible
+        return Packed(replace(x, rank=2, axis=1))
 
     def on_pad_packed_sequence(
         self, x: Value, batch_first: Any = False, padding_value: Any = 0.0, total_length: Any = None
     ) -> Value:
         if not isinstance(x, Packed) or not isinstance(x.data, Channels):
             return NotImplemented
-        padded = replace(x.data, rank=3, axis=2, proven=True)
+        padded = replace(x.data, rank=3, axis=2)
         return padded if padding_value == 0 else without_zero(padded), UNKNOWN
+
+
+def without_units(name: str, args: Any, kwargs: Any) -> Value:
+    """The result of an operation on values without units: where it is known, its rank, and that it is still bare."""
+    bare = [a for a in args if isinstance(a, Bare)]
+    if bare and args[0] is bare[0] and len(args) > 1:
+        if name == "getitem":
+            items = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if sum(item is not None and item is not Ellipsis for item in items) > bare[0].rank:
+                raise Impossible
+        if name in REDUCTIONS | {"softmax", "log_softmax", "transpose"} and isinstance(args[1], int):
+            within(args[1], bare[0].rank)
+    if bare and name in BINARY and all(isinstance(a, Bare | int | float) for a in args):
+        return max(bare, key=lambda a: a.rank)
+    if (
+        bare
+        and args[0] is bare[0]
+        and name in KEEPS_ZERO | MAY_BE_SAME | MOVES_ZERO | {"masked_fill", "squeeze", "flatten"}
+    ):
+        return bare[0]
+    if (
+        name in JOINS
+        and args
+        and isinstance(args[0], list | tuple)
+        and all(isinstance(a, Bare) for a in args[0])
+    ):
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+        at = within(dim, args[0][0].rank) if isinstance(dim, int) else 0
+        last = at == args[0][0].rank - 1
+        return Bare(args[0][0].rank, sum(a.width for a in args[0]) if last else args[0][0].width)
+    if name in ("view", "reshape", "expand", "repeat") and len(args) > 1:
+        rank = len(listed(args[1:]))
+        return Bare(rank, bare[0].width) if bare else Sized(rank)
+    if name == "unsqueeze" and args and isinstance(args[0], Sized):
+        return Sized(args[0].rank + 1)
+    return UNKNOWN
+
+
+def within(dim: int, rank: int) -> int:
+    if not -rank <= dim < rank:
+        raise Impossible
+    return dim % rank
 
 
 def without_zero(value: Value) -> Value:
@@ -389,7 +522,7 @@ def side_by_side(values: list[Channels]) -> tuple[tuple[np.ndarray, bool], ...]:
 
 
 def has_units(value: Value) -> bool:
-    return any(isinstance(leaf, Channels | Packed | States) for leaf in leaves(value))
+    return any(isinstance(leaf, Channels | Packed | States | Located) for leaf in leaves(value))
 
 
 def leaves(value: Any) -> list[Any]:
@@ -397,6 +530,11 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return leaves(list(value.values()))
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple | list) else [value]
+
+
+def plain_index(item: Any) -> bool:
+    """Whether an index is no tensor, so that it is known how many axes it takes and leaves."""
+    return item is None or item is Ellipsis or isinstance(item, int | slice)
 
 
 def all_constant(index: slice) -> bool:

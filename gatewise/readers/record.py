@@ -2,7 +2,7 @@
 
 torch.fx runs forward() once with proxies in place of tensors, and takes the branch that this call takes. So it is run
 with every optional argument given and left out, every flag true and false, in training and in evaluation; what holds
-must hold in all of them.
+must hold in all of them. What it asks by isinstance() or hasattr(), or of a part of an argument, has one answer here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import math
 import operator
+import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,8 +37,7 @@ PACKING = (
 MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
 PASSED_ON = ("detach", "contiguous", "to")  # hand on what they are given
-# To call forward(); where there are more combinations, one argument at a time leaves the first.
-MOST_WAYS = 16
+MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
 GIVEN = object()  # an argument that is recorded as unknown
 
 
@@ -82,38 +85,69 @@ class LayerTracer(fx.Tracer):
 def recordings(model: nn.Module, inference: bool = False) -> tuple[list[Recording], Exception | None]:
     """Every way to call forward() that can be traced, arguments given first; in inference, without training or flags.
 
-    Also what tracing raised first, if some way cannot be traced; if none can, it is raised.
+    Also why some way is missing, if one is: it cannot be traced, it may go on otherwise, or there are too many. A
+    call that forward() itself refuses is none. If nothing can be traced, what was raised first is raised.
     """
     made: list[Recording] = []
     seen: set[str] = set()
+    found, too_many = ways(model, inference)
     failure: Exception | None = None
-    for training, way in itertools.product([False] if inference else [False, True], ways(model, inference)):
+    for training, way in itertools.product([False] if inference else [False, True], found):
         stored: dict[fx.Node, str] = {}
         try:
-            with untouched(model, stored):
+            with untouched(model, stored), same_random_numbers() as drawn:
                 for module in model.modules():
                     module.training = training
                 graph = LayerTracer().trace(model, concrete_args=way or None)
         except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-            failure = failure or error
+            if not made or not is_refusal(error):
+                failure = failure or error
             continue
+        if any(node.op == "call_module" and node.args and node.args[0] is None for node in graph.nodes):
+            continue  # a layer that is called with nothing would raise
+        if drawn:
+            failure = failure or RuntimeError("it draws random numbers, and with others may go another way")
         if (text := f"{graph} {sorted(stored.values())}") not in seen:
             seen.add(text)
             absent = frozenset(name for name, value in way.items() if value is None)
             made.append(Recording(graph, absent, stored))
     if failure is not None and not made:
         raise failure
-    return made, failure
+    return made, failure or too_many
 
 
-def ways(model: nn.Module, inference: bool) -> list[dict[str, Any]]:
-    """What optional arguments hold, by name; those that are not there are given.
+def is_refusal(error: Exception) -> bool:
+    """Whether forward() itself raised this, as it would with tensors: not torch, and not about our proxies."""
+    inner = traceback.extract_tb(error.__traceback__)[-1].filename
+    about_proxies = any(word in str(error) for word in ("Proxy", "Recorded"))
+    return not about_proxies and not Path(inner).is_relative_to(Path(torch.__file__).parent)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[list[str]]:
+    """Puts Python's and torch's generators back, and names in the list it gives those that were used."""
+    python, numbers = random.getstate(), torch.get_rng_state()
+    used: list[str] = []
+    try:
+        yield used
+    finally:
+        if random.getstate() != python:
+            used.append("random")
+        if not torch.equal(torch.get_rng_state(), numbers):
+            used.append("torch")
+        random.setstate(python)
+        torch.set_rng_state(numbers)
+
+
+def ways(model: nn.Module, inference: bool) -> tuple[list[dict[str, Any]], Exception | None]:
+    """What arguments hold, by name; those that are not there are given. And that some are missing, if so.
 
     An argument that is None by default is given or left out, a flag true or false (in inference, as by default); any
-    other is given, and then has its default.
+    other with a default is given, and then has it. One without is given, and, by itself, None.
     """
     choices: dict[str, list[Any]] = {}
     fixed: dict[str, Any] = {}
+    required: list[str] = []
     for p in inspect.signature(model.forward).parameters.values():
         if p.default is None:
             choices[p.name] = [GIVEN, None]
@@ -121,12 +155,19 @@ def ways(model: nn.Module, inference: bool) -> list[dict[str, Any]]:
             choices[p.name] = [p.default] if inference else [p.default, not p.default]
         elif p.default is not p.empty:
             fixed[p.name] = p.default
+        elif p.kind is p.POSITIONAL_OR_KEYWORD and not inference:
+            required.append(p.name)
     first = {name: values[0] for name, values in choices.items()}
-    found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
-    if len(found) > MOST_WAYS:
+    number = math.prod(len(values) for values in choices.values())
+    too_many = None
+    if number <= MOST_WAYS:
+        found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
+    else:
         found = [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])]
+        too_many = ValueError(f"optional arguments can be combined in {number} ways, more than {MOST_WAYS}")
     found += [way | fixed for way in found if fixed]
-    return [{name: value for name, value in way.items() if value is not GIVEN} for way in found]
+    found += [first | {name: None} for name in required]
+    return [{name: value for name, value in way.items() if value is not GIVEN} for way in found], too_many
 
 
 @contextmanager

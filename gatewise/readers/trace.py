@@ -8,6 +8,8 @@ units: someone sees them, and nobody can say who needs them.
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,9 +22,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import (
     UNKNOWN,
+    Bare,
     ChannelOperations,
     Channels,
+    Impossible,
+    Located,
     Packed,
+    Sized,
     States,
     Value,
     leaves,
@@ -48,6 +54,18 @@ class Found:
     outside: set[str]  # matrices that also read what carries no units
     memory: set[str]  # blocks of which something inside forward() sees the cell state c
 
+    @classmethod
+    def nothing(cls) -> Found:
+        return cls([], {}, set(), set(), set())
+
+    def add(self, other: Found) -> None:
+        self.reads.extend(other.reads)
+        for name, why in other.exposed.items():
+            self.exposed.setdefault(name, why)
+        self.raw.update(other.raw)
+        self.outside.update(other.outside)
+        self.memory.update(other.memory)
+
 
 def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     """Reads found in forward(), and what stands against removing a unit or a column."""
@@ -71,10 +89,12 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     # A layer that no recorded call reaches may be reached by another one, or from outside, and read anything.
     modules = {name: model.get_submodule(blocks[name].module) for name in sorted(blocks.keys() - called)}
     idle = [name for name, module in modules.items() if not is_embedding(module)]
-    if idle:
-        untraced = f"; some calls could not be traced: {first_line(failure)}" if failure else ""
+    why = f"{idle[0]}, which forward() never calls, may read it" if idle else ""
+    if failure is not None:
+        why = f"not every call of forward() could be traced ({first_line(failure)})"
+    if why:
         for name in blocks:
-            found.exposed.setdefault(name, f"{idle[0]}, which forward() never calls, may read it{untraced}")
+            found.exposed.setdefault(name, why)
         found.memory.update(blocks)
     return found
 
@@ -89,7 +109,7 @@ class Follower(ChannelOperations):
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, Block], prefix: str) -> None:
         self.model, self.root, self.prefix = model, model.get_submodule(prefix.removesuffix(".")), prefix
-        self.found = Found([], {}, set(), set(), set())
+        self.found = Found.nothing()
         self.called: set[str] = set()
         self.given_state: set[str] = set()  # modules whose initial state is an argument, in some call
         self.blocks = list(blocks.values())
@@ -102,6 +122,9 @@ class Follower(ChannelOperations):
         )
         self.start_of = {block.name: int(start) for block, start in zip(self.blocks, self.starts)}
         self.values: dict[fx.Node, Value] = {}
+        self.place = ""  # the node that is visited
+        self.assumed: dict[str, Any] = {}
+        self.choices: dict[str, tuple[Any, ...]] = {}  # what there was to assume, the likeliest first
         self.columns = {
             matrix: input_width(module)
             for name, module in model.named_modules()
@@ -110,14 +133,41 @@ class Follower(ChannelOperations):
         }
 
     def follow(self, recording: Recording) -> None:
-        self.values = {}
+        """A graph under every assumption about ranks that may be true; what holds must hold in all of them."""
+        whole, tried, possible = self.found, set[frozenset[tuple[str, Any]]](), False
+        self.choices = {}
+        while untried := [way for way in assumptions(self.choices) if frozenset(way.items()) not in tried]:
+            for way in untried:
+                tried.add(frozenset(way.items()))
+                try:
+                    self.walk(recording, way)
+                except Impossible:
+                    continue
+                whole.add(self.found)
+                possible = True
+        if not possible:
+            self.strict = False
+            self.walk(recording, {})
+            self.strict = True
+            whole.add(self.found)
+        self.found = whole
+
+    def walk(self, recording: Recording, assumed: dict[str, Any]) -> None:
+        self.values, self.found, self.assumed = {}, Found.nothing(), assumed
         for node in recording.graph.nodes:
             self.visit(node)
         for node, attribute in recording.stored.items():
             self.expose(self.values.get(node), f"forward() stores it in {attribute}")
 
+    def assume(self, what: str, choices: tuple[Any, ...]) -> Any:
+        self.choices.setdefault(f"{what} {self.place}", choices)
+        return self.assumed.get(f"{what} {self.place}", choices[0])
+
     def visit(self, node: fx.Node) -> None:
         args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
+        self.place = (
+            node.name if node.op != "call_module" else str(node.target)
+        )  # a layer always takes the same
         if node.op == "output":
             self.hand_back(args)
             return
@@ -150,6 +200,11 @@ class Follower(ChannelOperations):
             for units, zero in value.paths:
                 self.found.reads.extend(as_reads(matrix, units, self.blocks, self.starts, zero))
         else:
+            # As many columns as units, and yet not the units' axis: by chance, if at all.
+            last = isinstance(value, Channels) and value.axis == value.rank - 1
+            meant = isinstance(value, Channels | Bare) and value.width == columns
+            if self.strict and (last or meant):
+                raise Impossible
             self.found.outside.add(matrix)
             self.expose(value, why)
 
@@ -161,6 +216,8 @@ class Follower(ChannelOperations):
                 self.expose(item.parts, why)
                 if item.cell:
                     self.found.memory.update(self.blocks_of(item.parts))
+            elif isinstance(item, Located):
+                self.expose(item.units, why)
             elif isinstance(item, Channels):
                 for name in sorted(self.blocks_of([item])):
                     self.found.exposed.setdefault(name, why)
@@ -214,14 +271,16 @@ class Follower(ChannelOperations):
         self.found.outside.update({matrix for matrix in self.columns if matrix.rpartition(".")[0] == name})
         return UNKNOWN
 
-    def produced(self, name: str, like: Value, rank: int = 3) -> Channels:
+    def produced(self, name: str, like: Value, ranks: tuple[int, ...] = (3, 2, 1, 4)) -> Channels:
         """The output of a layer: its last blocks, side by side on the last axis; its rank that of what it reads."""
-        proven = isinstance(like, Channels) and like.proven
-        rank = like.rank if isinstance(like, Channels) else rank
+        known = isinstance(like, Channels | Sized | Bare)
+        rank = like.rank if known else self.assume("rank", ranks)
+        if self.strict and rank not in ranks:
+            raise Impossible
         own = output_blocks(self.by_name, name)
         self.called |= {block.name for block in self.blocks if block.module == name}
         units = np.concatenate([np.arange(block.width) + self.start_of[block.name] for block in own])
-        return Channels(((units, True),), rank, rank - 1, proven)
+        return Channels(((units, True),), rank, rank - 1)
 
     def is_output_of(self, value: Value, name: str) -> bool:
         """Whether a value is exactly the output h of a single-step cell, which its caller hands back."""
@@ -246,15 +305,36 @@ class Follower(ChannelOperations):
         cell = cell_of(module)
         assert cell is not None
         if is_single_step(module):
-            h = self.produced(name, UNKNOWN, rank=2)
+            h = self.produced(name, x, (2, 1))
             return (h, States(name, (h,), cell=True)) if cell.n_states == 2 else h
-        out = self.produced(name, x.data, rank=2) if isinstance(x, Packed) else self.produced(name, x)
+        packed = isinstance(x, Packed)
+        out = self.produced(name, x.data if packed else x, (2,) if packed else (3, 2))
         own = [block for block in self.blocks if block.module == name]
+        rank = 2 if packed else out.rank - 1
         parts = tuple(
-            Channels(((np.arange(b.width) + self.start_of[b.name], True),), 2, 1, out.proven) for b in own
+            Channels(((np.arange(b.width) + self.start_of[b.name], True),), rank, rank - 1) for b in own
         )
         h_n, c_n = States(name, parts, cell=False), States(name, parts, cell=True)
-        return (Packed(out) if isinstance(x, Packed) else out), (h_n, c_n) if cell.n_states == 2 else h_n
+        return (Packed(out) if packed else out), (h_n, c_n) if cell.n_states == 2 else h_n
+
+
+MOST_ASSUMPTIONS = (
+    64  # about the ranks of one graph; where there are more, those that differ in one or in all
+)
+
+
+def assumptions(choices: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """What may be assumed, without what is assumed anyway; that first."""
+    if math.prod(len(options) for options in choices.values()) <= MOST_ASSUMPTIONS:
+        ways = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
+    else:
+        ways = [{}, *({key: value} for key, options in choices.items() for value in options[1:])]
+        most = max(len(options) for options in choices.values())
+        ways += [
+            {key: options[min(k, len(options) - 1)] for key, options in choices.items()}
+            for k in range(1, most)
+        ]
+    return [{key: value for key, value in way.items() if value != choices[key][0]} for way in ways]
 
 
 def input_width(module: nn.Module) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from gatewise.readers import find_readers
 
 T, B, V, E, H = 5, 3, 7, 3, 4
 LENGTHS = torch.tensor([5, 2, 4])
+CLASSES = torch.tensor([1, 6, 3])
+TURNED = torch.tensor([3, 0, 1, 2])
 
 
 def ids() -> Tensor:
@@ -344,6 +347,66 @@ PATTERNS = {
         {"fc", "pre"},
         x=lambda: torch.randn(B, E),
     ),
+    **{
+        f"one text, {what}": Pattern(
+            lambda rule=rule: Net(lambda m, x: m.fc(rule(m.rnn(x))), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2)),
+            {"fc"} if "swapped" in what else {"fc", "rnn.l0"},
+            x=lambda: torch.randn(T, E),
+        )
+        for what, rule in {
+            "the sum of its channels": lambda both: both[0][-1] * both[0][-1].sum(0),
+            "its channels turned": lambda both: both[1][-1][TURNED],
+            "its channels swapped": lambda both: torch.cat([both[0][-1][2:], both[0][-1][:2]], 0),
+            "a mean that may be over time": lambda both: both[0] * both[0].mean(1).sigmoid().unsqueeze(1),
+            "a matrix from the left": lambda both: torch.tanh(torch.eye(H)[TURNED] @ both[0][-1]),
+        }.items()
+    },
+    **{
+        f"valid words, {what}": Pattern(
+            lambda rule=rule: Net(
+                lambda m, x: m.fc(rule(m.rnn(x)[0][x[..., 0] > -9])), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2)
+            ),
+            {"fc"} if what in ("tanh", "channels swapped") else {"fc", "rnn.l0"},
+            x=lambda: torch.randn(T, B, E),
+        )
+        for what, rule in {
+            "tanh": torch.tanh,
+            "over the sum of channels": lambda words: words / words.sum(1)[:, None],
+            "minus the mean of channels": lambda words: words - words.mean(1).unsqueeze(1),
+            "channels turned": lambda words: words[:, TURNED],
+            "channels swapped": lambda words: torch.cat([words[:, 2:], words[:, :2]], 1),
+        }.items()
+    },
+    "attention to a query from one id a text": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(
+                (torch.bmm(m.rnn(x)[0], m.emb(CLASSES).unsqueeze(2)).softmax(1) * m.rnn(x)[0]).sum(1)
+            ),
+            rnn=nn.GRU(E, H, batch_first=True),
+            emb=nn.Embedding(V, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "emb", "rnn.l0"},
+        x=lambda: torch.randn(B, T, E),
+    ),
+    "one id a text, channels swapped": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(x)[0][-1] + torch.cat([m.emb(CLASSES)[:, 2:], m.emb(CLASSES)[:, :2]], 1)),
+            rnn=nn.GRU(E, H),
+            emb=nn.Embedding(V, H),
+            fc=nn.Linear(H, 2),
+        ),
+        x=lambda: torch.randn(T, B, E),
+    ),
+    "where the largest are": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(x)[0].max(0)[0]) + m.fc(m.rnn(x)[0].max(0)[1].float()),
+            rnn=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "rnn.l0"},
+        x=lambda: torch.randn(T, B, E),
+    ),
     "softmax over a proven axis": head(lambda out: out.reshape(T, B, H).softmax(1)),
     "numbers in, no embedding": Pattern(
         lambda: Net(lambda m, x: m.fc(m.rnn(x)[0][-1]), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2)),
@@ -438,18 +501,85 @@ class Flags(nn.Module):
 
 
 def test_both_values_of_a_flag_count() -> None:
-    """A number that decides has its default: no other can be tried, and a layer that is left over may read it."""
+    """A number that decides has its default: no other can be tried, so nothing is proven."""
     graph = find_readers(Flags())
     found = {read.matrix for read in graph.reads_of("rnn.l0")}
     assert found == {"rnn.weight_hh_l0", "fc.weight", "wide.weight"}
     assert "never calls" in graph.exposed["deep"]
-    assert (
-        "deep, which forward() never calls, may read it; some calls could not be" in graph.exposed["rnn.l0"]
-    )
+    assert "not every call of forward() could be traced" in graph.exposed["rnn.l0"]
+
+
+class Ways(nn.Module):
+    """An answer of `rnn` itself in one way to call forward(), of `fc` in all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(E, H), nn.Linear(H, 2)
+
+
+class Mode(Ways):
+    def forward(self, x: Tensor, mode: str = "scores") -> Tensor:
+        out, _ = self.rnn(x)
+        return out if mode == "features" else self.fc(out)
+
+
+class Layer(Ways):
+    def forward(self, x: Tensor, layer: int = -1) -> Tensor:
+        out, _ = self.rnn(x)
+        return out if layer == 0 else self.fc(out)
+
+
+class NoneAllowed(Ways):
+    def forward(self, x: Tensor, state: Tensor | None) -> Tensor:
+        out, _ = self.rnn(x, state)
+        return out if state is None else self.fc(out)
+
+
+class SevenOptions(Ways):
+    def forward(
+        self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None, e: Any = None, f: Any = None,
+        raw: bool = False,
+    ) -> Any:  # fmt: skip
+        out, _ = self.rnn(x)
+        return out if a is None and raw else self.fc(out)
+
+
+class Skips(Ways):
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        return out if self.training and random.random() < 0.3 else self.fc(out)
+
+
+@pytest.mark.parametrize("kind", [Mode, Layer, NoneAllowed, SevenOptions, Skips])
+def test_a_way_that_may_read_more_leaves_nothing_proven(kind: type[Ways]) -> None:
+    """Whether it was followed, could not be, or is one of too many: the neurons may be the answer."""
+    assert "rnn.l0" in find_readers(kind()).exposed
+
+
+def test_a_call_that_forward_refuses_is_no_way() -> None:
+    class Either(Ways):
+        def forward(self, x: Any, a: Any = None, b: Any = None) -> Any:
+            if a is None and b is None:
+                raise ValueError("give a or b")
+            out, _ = self.rnn(x)
+            return self.fc(out)
+
+    assert set(find_readers(Either()).exposed) == {"fc"}
+
+
+def test_looking_draws_no_random_numbers() -> None:
+    model = Skips()
+    random.seed(1)
+    torch.manual_seed(1)
+    find_readers(model)
+    after = random.random(), torch.rand(1)
+    random.seed(1)
+    torch.manual_seed(1)
+    assert after == (random.random(), torch.rand(1))
 
 
 def test_many_optional_arguments() -> None:
-    """Not every combination is tried, but each argument is left out once, by itself and with all others."""
+    """All combinations of five are tried."""
 
     class Many(nn.Module):
         def __init__(self) -> None:
