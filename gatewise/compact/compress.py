@@ -18,6 +18,7 @@ from gatewise.masks import Masks, find_masks
 from gatewise.nn.lookup import (
     bias_of,
     cell_of,
+    ending,
     gate_activation_of,
     is_single_step,
     matrix_of,
@@ -161,7 +162,13 @@ def compact_recurrent(
         compact = CompactLayer(cell, plan, hidden, width, w.w_hh, w.b_ih is not None)
         scales = [w.w_hh.new_ones(hidden) if z is None else z for z in below]
         compact.fill(plan, w, torch.cat(scales) if scales else None)
-        layers.append(compact.requires_grad_(trains(old)))
+        end = ending(old, layer, direction)
+        compact.weight_ih.requires_grad_(trains(old, "weight_ih" + end))
+        compact.weight_hh.requires_grad_(trains(old, "weight_hh" + end))
+        for bias in (compact.bias, compact.bias_gated):  # holds both
+            if bias is not None:
+                bias.requires_grad_(trains(old, "bias_ih" + end) or trains(old, "bias_hh" + end))
+        layers.append(compact)
         here.append(w.neuron_scale)
     if is_single_step(old):
         return CompactCell(cell, layers[0])
@@ -200,6 +207,10 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
         why_not = why_not_recurrent(module)
         if why_not is not None and cell_of(module) is None:
             left.append(f"{name or 'the model'} stays as it is ({why_not})")
+    modules = {block.module for block in graph.blocks.values()}
+    for owner, raw in {raw.rpartition(".")[0]: raw for raw in sorted(graph.raw)}.items():
+        if owner in modules:
+            left.append(f"{owner} stays as it is (forward() uses {raw} past the layer)")
     if left:
         warnings.warn(f"{'; '.join(left)}{advice}.", stacklevel=3)
 

@@ -367,13 +367,15 @@ def check_fits(
                 raise CheckpointError(
                     f"{folder}: {name} has {width}={saved} in the file and {own} in {kind}; {advice}."
                 )
+    # A layer that stands in two places is replaced in both.
+    replaced = {place: layers[name] for name in layers for place, m in modules.items() if m is modules[name]}
     shapes = {
         name: tuple(t.shape)
         for name, t in model.state_dict().items()
-        if isinstance(t, Tensor) and not any(name.startswith(joined(layer, "")) for layer in layers)
+        if isinstance(t, Tensor) and not any(name.startswith(joined(place, "")) for place in replaced)
     }
-    for layer, new in layers.items():
-        shapes |= {joined(layer, name): tuple(t.shape) for name, t in new.state_dict().items()}
+    for place, new in replaced.items():
+        shapes |= {joined(place, name): tuple(t.shape) for name, t in new.state_dict().items()}
     for name in [*tensors, *shapes]:
         if name not in shapes or name not in tensors:
             where = ("the file", kind) if name in tensors else (kind, "the file")

@@ -75,6 +75,8 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
+    elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
+        prefix, root = "_orig_mod.", inner
     try:
         made, failure = recordings(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
@@ -176,7 +178,7 @@ class Follower(ChannelOperations):
         elif node.op == "placeholder":
             result = UNKNOWN
         elif node.op == "get_attr":
-            self.found.raw.add(self.prefix + str(node.target))
+            self.use_parameter(self.prefix + str(node.target), node)
             result = UNKNOWN
         else:
             result = self.apply(node.target, args, kwargs)
@@ -187,6 +189,13 @@ class Follower(ChannelOperations):
                 why = f"{name_of(node.target)} overwrites it, and another view of it is used later"
                 self.expose([self.values[base], result], why)
             self.values[base] = result
+
+    def use_parameter(self, name: str, node: fx.Node) -> None:
+        """A parameter past its layer; asking a Linear or Embedding where its matrix is does not count."""
+        module = self.model.get_submodule(name.rpartition(".")[0])
+        asked = all(user.target is getattr and user.args[1] in ("device", "dtype") for user in node.users)
+        if not asked or cell_of(module) is not None:
+            self.found.raw.add(name)
 
     def value(self, node: fx.Node) -> Value:
         return self.values[node]

@@ -103,8 +103,13 @@ class GroupLasso:
 
     @torch.no_grad()
     def step(self) -> None:
-        """w = 0 where |w| < threshold, for every matrix with L1 or groups. Call it after the optimizer's step."""
-        threshold_([self._parameter(name).detach() for name in self.matrices], self.threshold)
+        """w = 0 where |w| < threshold, for every matrix with L1 or groups. Call it after the optimizer's step.
+
+        A frozen matrix stays as it is.
+        """
+        matrices = [self._parameter(name) for name in self.matrices]
+        if trained := [matrix.detach() for matrix in matrices if matrix.requires_grad]:
+            threshold_(trained, self.threshold)
 
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""
@@ -120,10 +125,11 @@ class Plan:
         self.members = transpose_groups(groups, n_lines)  # (lines, k): groups of each line
         self.weights = torch.tensor(l1)
 
-    def on(self, device: torch.device) -> Plan:
+    def on(self, device: torch.device, dtype: torch.dtype) -> Plan:
         if self.groups.device != device:  # once, and never inside a CUDA graph, where the host cannot be read
             self.groups, self.members = self.groups.to(device), self.members.to(device)
-            self.weights = self.weights.to(device)
+        if (self.weights.device, self.weights.dtype) != (device, dtype):
+            self.weights = torch.tensor(self.l1, dtype=dtype, device=device)
         return self
 
 
@@ -136,14 +142,14 @@ class Penalty(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *matrices: Tensor) -> Tensor:
-        plan = plan.on(matrices[0].device)
         rows, columns, absolute = matrix_stats(matrices)
+        plan = plan.on(absolute.device, absolute.dtype)
         lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), absolute.new_zeros(1)])
         norms = (lines[plan.groups].sum(1) + EPS).sqrt()
         slopes = torch.cat([plan.group / norms, norms.new_zeros(1)])[plan.members].sum(1)
         ctx.save_for_backward(*matrices, slopes)
         ctx.l1 = plan.l1
-        return torch.dot(absolute, plan.weights.to(absolute.dtype)) + plan.group * norms.sum()
+        return torch.dot(absolute, plan.weights) + plan.group * norms.sum()
 
     @staticmethod
     @once_differentiable

@@ -49,7 +49,9 @@ class Posterior(nn.Module):
 
     def posterior_names(self) -> list[str]:
         """The parameters that are means, in the order of registration."""
-        own = dict(self.named_parameters(recurse=False))
+        own = dict(
+            self.named_parameters(recurse=False, remove_duplicate=False)
+        )  # layers of a stack may share
         return [name for name in own if name + LOG_SIGMA in own]
 
     def masked(self, name: str, at: int | EllipsisType = ...) -> Tensor:
@@ -61,7 +63,7 @@ class Posterior(nn.Module):
         """The value for this call: the sample of the mini-batch in training, the masked mean in evaluation."""
         if not self.training:
             return self.masked(name)
-        if name in self.samples:
+        if name in self.samples and self.in_same_pass():
             return self.samples[name]
         # Called outside the model's forward().
         mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
@@ -73,11 +75,18 @@ class Posterior(nn.Module):
             return None
         if not self.training or self.noise == "batch":
             return self.drawn(name)
-        if (name, n) not in self.sequence_samples:
-            mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
-            eps = torch.randn(n, *mean.shape, dtype=mean.dtype, device=mean.device)
-            self.sequence_samples[name, n] = torch.addcmul(mean, log_sigma.exp(), eps)
-        return self.sequence_samples[name, n]
+        if (name, n) in self.sequence_samples and self.in_same_pass():
+            return self.sequence_samples[name, n]
+        mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
+        eps = torch.randn(n, *mean.shape, dtype=mean.dtype, device=mean.device)
+        sample = torch.addcmul(mean, log_sigma.exp(), eps)
+        if self.in_batch:
+            self.sequence_samples[name, n] = sample
+        return sample
+
+    def in_same_pass(self) -> bool:
+        """Whether this call is part of the model's forward(), or of its repetition by gradient checkpointing."""
+        return self.in_batch or torch._C._current_graph_task_id() != -1
 
     def forget(self) -> None:
         """Drop what was drawn; the next mini-batch draws anew."""

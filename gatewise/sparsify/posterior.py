@@ -67,6 +67,21 @@ def kl_slope(log_alpha: Tensor, form: KLForm) -> Tensor:
     return result
 
 
+def keep(ctx: Any, *tensors: Tensor) -> None:
+    """As save_for_backward, for a way back that may be taken twice: for the loss and for the KL, each by itself."""
+    ctx.kept, ctx.versions = tensors, [t._version for t in tensors]
+
+
+def kept_tensors(ctx: Any) -> tuple[Tensor, ...]:
+    if [t._version for t in ctx.kept] != ctx.versions:
+        raise RuntimeError(
+            "A parameter was changed in place between forward() and backward(): its gradient would be wrong. Call "
+            "backward() on loss and penalty before the optimizer's step."
+        )
+    kept: tuple[Tensor, ...] = ctx.kept
+    return kept
+
+
 class SampleAndKL(torch.autograd.Function):
     """w = m + sigma eps, eps ~ N(0, 1), for every tensor, and the sum of all their KL terms.
 
@@ -91,14 +106,15 @@ class SampleAndKL(torch.autograd.Function):
                 total += kl_sum_(log_alpha(part_m, part_ls), form)
         ctx.set_materialize_grads(False)
         ctx.form, ctx.n = form, n
-        ctx.save_for_backward(*means, *log_sigmas, *samples)
+        # Detached: an output that knows its function, which knows the output, would never be freed.
+        keep(ctx, *means, *log_sigmas, *(w.detach() for w in samples))
         return (*samples, total) if draw else (total,)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *sample_grads, kl_grad = grads if len(grads) > 1 else (*[None] * ctx.n, grads[0])
-        means, log_sigmas, samples = (ctx.saved_tensors[k * ctx.n : (k + 1) * ctx.n] for k in range(3))
+        means, log_sigmas, samples = (kept_tensors(ctx)[k * ctx.n : (k + 1) * ctx.n] for k in range(3))
         mean_grads = [torch.empty_like(m, memory_format=torch.contiguous_format) for m in means]
         sigma_grads = [torch.empty_like(m, memory_format=torch.contiguous_format) for m in means]
         for k, grad in enumerate(sample_grads):

@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gatewise.sparsify.posterior import keep, kept_tensors
+
 QUARTER = 256
 CHUNK = 4 * QUARTER  # numbers of one program; Philox gives four at a time
 # Of a row of the table: address of mean, of log sigma, numbers in the chunk, place in the flat buffer.
@@ -114,14 +116,14 @@ class SampleAndKL(torch.autograd.Function):
         flat = means[0].new_empty(sum(m.numel() for m in means))
         partial = flat.new_empty(len(table))
         sample_kernel[(len(table),)](table, seed, flat, partial, *constants, QUARTER=QUARTER)
-        ctx.save_for_backward(seed, *parameters)
+        keep(ctx, seed, *parameters)
         ctx.constants, ctx.table = constants, table
         return flat, partial.sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_flat: Tensor, d_kl: Tensor) -> tuple[Tensor | None, ...]:
-        seed, *parameters = ctx.saved_tensors
+        seed, *parameters = kept_tensors(ctx)
         table = ctx.table
         d_mean, d_log_sigma = torch.empty_like(d_flat), torch.empty_like(d_flat)
         gradient_kernel[(len(table),)](

@@ -108,7 +108,8 @@ class Variational:
             else:
                 new = VariationalRecurrent.convert(dense)
             new.become_posterior(noise, snr_threshold)
-            for weight in [n for n, p in new.named_parameters(recurse=False) if p.dim() == 2]:
+            own = dict(new.named_parameters(recurse=False, remove_duplicate=False))
+            for weight in [n for n, p in own.items() if p.dim() == 2]:
                 new.add_log_sigma(weight, log_sigma, shared)
             if isinstance(new, VariationalRecurrent):
                 new.add_group_variables(levels, fed_by_embedding(name, graph, model), log_sigma)
@@ -140,6 +141,13 @@ class Variational:
     def step(self) -> None:
         """Count the update, for the warm-up. Call it after the optimizer's step."""
         self.steps += 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """How far the warm-up is; everything else is in the model's."""
+        return {"steps": self.steps.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.steps.copy_(state["steps"])
 
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""
@@ -181,9 +189,9 @@ class Variational:
         self._kl = None
 
     def _end(self, model: nn.Module, args: Any, output: Any) -> None:
+        """What was drawn stays until the next pass: gradient checkpointing computes layers again on the way back."""
         for layer in model.modules():
             if isinstance(layer, Posterior):
-                layer.forget()
                 layer.in_batch = False
 
     def __getstate__(self) -> dict[str, Any]:

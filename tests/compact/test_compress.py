@@ -448,6 +448,55 @@ def test_embedding_options() -> None:
     assert not small.emb.weight.grad.any()
 
 
+def test_frozen_parameters_stay_frozen() -> None:
+    """One by one; the compact bias is the sum of two, and is trained if either is."""
+    model = tagger()
+    for name in ("weight_hh_l0", "bias_ih_l0"):
+        getattr(model.rnn, name).requires_grad_(False)
+    layer = gw.compress(model).rnn.layers[0]
+    assert (layer.weight_ih.requires_grad, layer.weight_hh.requires_grad) == (True, False)
+    assert layer.bias.requires_grad
+    model.rnn.bias_hh_l0.requires_grad_(False)
+    assert not gw.compress(model).rnn.layers[0].bias.requires_grad
+
+
+def unread(model: Net) -> Net:
+    """The first neuron goes nowhere."""
+    with torch.no_grad():
+        model.rnn.weight_hh_l0[:, 0] = 0
+        model.fc.weight[:, 0] = 0
+    return model
+
+
+def test_asking_where_a_matrix_is_costs_nothing() -> None:
+    def forward(net: Any, x: Any) -> Any:
+        return net.fc(net.rnn(x.to(net.fc.weight.device))[0])
+
+    model = unread(Net(forward, rnn=nn.LSTM(3, 4), fc=nn.Linear(4, 2)).eval())
+    small = gw.compress(model)
+    assert small.rnn.layers[0].kept == 3
+    same(small, model, torch.randn(5, 2, 3))
+
+
+def test_a_layer_whose_parameter_forward_uses_stays_and_is_named() -> None:
+    def forward(net: Any, x: Any) -> Any:
+        return net.fc(net.rnn(x)[0]) + net.rnn.weight_hh_l0.sum()
+
+    model = unread(Net(forward, rnn=nn.LSTM(3, 4), fc=nn.Linear(4, 2)).eval())
+    with pytest.warns(
+        UserWarning, match=r"rnn stays as it is \(forward\(\) uses rnn.weight_hh_l0 past the layer"
+    ):
+        small = gw.compress(model)
+    same(small, model, torch.randn(5, 2, 3))
+
+
+def test_a_compiled_model_is_cut() -> None:
+    model = unread(tagger())
+    small = gw.compress(torch.compile(model, backend="eager"))
+    assert small._orig_mod.rnn.layers[0].kept == 3
+    same(small, model, torch.randn(5, 2, 3))
+
+
 def test_frozen_layers_stay_frozen() -> None:
     model = tagger()
     model.rnn.requires_grad_(False)

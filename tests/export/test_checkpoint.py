@@ -493,3 +493,27 @@ def test_a_load_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for loaded in (*seen, gw.load(tmp_path, into=Tagger())):
         assert torch.equal(loaded(IDS), new(IDS))
     assert len(seen) == 1
+
+
+class Translator(nn.Module):
+    """One embedding under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = self.target = nn.Embedding(11, 5)
+        self.encoder, self.decoder, self.fc = nn.GRU(5, 6), nn.GRU(5, 6), nn.Linear(6, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        _, state = self.encoder(self.source(ids))
+        out: Tensor = self.fc(self.decoder(self.target(ids), state)[0])
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps .* neurons that no known weight reads")
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_layer_of_two_names_is_one_layer_again(tmp_path: Path, compact: bool) -> None:
+    model = sparse(Translator())
+    gw.save(gw.compress(model) if compact else model, tmp_path / "m")
+    loaded = gw.load(tmp_path / "m", into=Translator()).eval()
+    assert loaded.source is loaded.target
+    torch.testing.assert_close(loaded(IDS), model(IDS))

@@ -225,3 +225,22 @@ def test_a_large_penalty_removes_everything_it_reaches() -> None:
 def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gw.GroupLasso(Classifier(), **options)
+
+
+def test_step_leaves_frozen_matrices_alone() -> None:
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(2, 3), fc=nn.Linear(3, 2))
+    sparsifier = gw.GroupLasso(model, l1=1e-3, group=1e-2, threshold=9.0)
+    model.rnn.weight_ih_l0.requires_grad_(False)
+    before = model.rnn.weight_ih_l0.clone()
+    sparsifier.step()
+    assert torch.equal(model.rnn.weight_ih_l0, before)
+    assert not model.rnn.weight_hh_l0.any()
+    model.requires_grad_(False)
+    sparsifier.step()
+
+
+def test_l1_is_exact_in_float64() -> None:
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(2, 3), fc=nn.Linear(3, 2)).double()
+    sparsifier = gw.GroupLasso(model, levels="W", l1=0.1, group=0.0)
+    expected = 0.1 * sum(parameter(model, name).abs().sum() for name in sparsifier.matrices)
+    torch.testing.assert_close(sparsifier.penalty(), expected, rtol=1e-14, atol=0)

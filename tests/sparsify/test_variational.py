@@ -14,6 +14,7 @@ from contract import SparsifierContract
 from networks import Classifier, LanguageModel, Net, answer, parameter
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 import gatewise as gw
 from gatewise.nn.recurrence import scan
@@ -625,3 +626,100 @@ def test_converting_twice_is_refused() -> None:
     gw.Variational(model, n_train=1)
     with pytest.raises(ValueError, match="variational already"):
         gw.Variational(model, n_train=1)
+
+
+class Checkpointed(nn.Module):
+    """A layer that is computed again on the way back, if asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.mid, self.fc = nn.LSTM(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.reentrant: bool | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        if self.reentrant is None:
+            return self.fc(self.mid(out))
+        return self.fc(checkpoint(self.mid, out, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("noise", ["batch", "sequence"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_sees_the_same_noise(reentrant: bool, noise: str) -> None:
+    gradients = []
+    x = torch.randn(5, 2, 3)
+    for way in (None, reentrant):
+        torch.manual_seed(0)
+        model = Checkpointed()
+        sparsifier = noisy(model, noise=noise)
+        model.reentrant = way
+        torch.manual_seed(1)
+        (model(x).square().sum() + sparsifier.penalty()).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    close(gradients[0], gradients[1])
+
+
+def test_outside_of_forward_a_layer_draws_anew() -> None:
+    """What forward() drew is kept for the way back, and for nothing else."""
+    model = Checkpointed()
+    noisy(model)
+    model(torch.randn(5, 2, 3))
+    x = torch.randn(6, 4)
+    assert not torch.equal(model.mid(x), model.mid(x))
+
+
+@pytest.mark.parametrize("first", ["loss", "penalty"])
+def test_loss_and_penalty_may_go_back_one_by_one(first: str) -> None:
+    x, gradients = torch.randn(5, 2, 3), []
+    for together in (True, False):
+        torch.manual_seed(0)
+        model = Checkpointed()
+        sparsifier = noisy(model)
+        torch.manual_seed(1)
+        parts = {"loss": model(x).square().sum(), "penalty": sparsifier.penalty()}
+        if together:
+            sum(parts.values()).backward()
+        else:
+            parts.pop(first).backward()
+            parts.popitem()[1].backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    close(gradients[0], gradients[1])
+
+
+def test_a_parameter_changed_before_the_way_back_is_an_error() -> None:
+    model = Checkpointed()
+    sparsifier = noisy(model)
+    loss = model(torch.randn(5, 2, 3)).sum() + sparsifier.penalty()
+    with torch.no_grad():
+        model.mid.weight.mul_(2)
+    with pytest.raises(RuntimeError, match=r"changed in place between|modified by an inplace operation"):
+        loss.backward()
+
+
+def test_layers_of_a_stack_may_share_their_matrices() -> None:
+    """One posterior and one KL for both, and the same function after the cut."""
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(3, 3, 2), fc=nn.Linear(3, 2))
+    model.rnn.weight_ih_l1, model.rnn.weight_hh_l1 = model.rnn.weight_ih_l0, model.rnn.weight_hh_l0
+    sparsifier = noisy(model, levels="W")
+    assert model.rnn.weight_hh_l1_log_sigma is model.rnn.weight_hh_l0_log_sigma
+    x = torch.randn(5, 2, 3)
+    (model(x).sum() + sparsifier.penalty()).backward()
+    means = [model.rnn.weight_ih_l0, model.rnn.weight_hh_l0, model.fc.weight]
+    sigmas = [model.rnn.weight_ih_l0_log_sigma, model.rnn.weight_hh_l0_log_sigma, model.fc.weight_log_sigma]
+    form = KL_FORMS["authors"]
+    expected = sum(kl(log_alpha(m, s), form).sum() for m, s in zip(means, sigmas)) / 10
+    close(sparsifier.penalty(), expected)
+    close(gw.compress(model.eval())(x), model(x))
+
+
+def test_a_warm_up_goes_on_where_it_was() -> None:
+    model = Checkpointed()
+    before = noisy(model, warm_up=(0, 10))
+    for _ in range(4):
+        before.step()
+    other = Checkpointed()
+    after = noisy(other, warm_up=(0, 10))
+    other.load_state_dict(model.state_dict())
+    after.load_state_dict(before.state_dict())
+    close(after.penalty(), before.penalty())
+    assert before.penalty() != 0
