@@ -8,7 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.layout import Cell
-from gatewise.nn.lookup import bias_of, cell_of, check_finite, ending, matrix_of, places_of, weights_of
+from gatewise.nn.lookup import (
+    at_rest,
+    bias_of,
+    cell_of,
+    check_finite,
+    ending,
+    matrix_of,
+    places_of,
+    weights_of,
+)
 from gatewise.nn.recurrence import Weights
 from gatewise.readers.graph import block_name, find_blocks, joined
 
@@ -42,6 +51,11 @@ class Masks:
 def find_masks(model: nn.Module) -> Masks:
     """The masks of a model as it is evaluated: thresholded means for a variational layer, plain zeros elsewhere."""
     check_finite(model)
+    with at_rest(model):
+        return read_masks(model)
+
+
+def read_masks(model: nn.Module) -> Masks:
     matrix: dict[str, Tensor] = {}
     recurrent: dict[str, RecurrentMasks] = {}
     words: dict[str, Tensor] = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -111,6 +113,20 @@ def current(module: nn.Module, name: str) -> Tensor | None:
     tensor = getattr(module, name, None) if original is None or mask is None else original * mask
     assert tensor is None or isinstance(tensor, Tensor)
     return tensor
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Parametrisations as in evaluation: in training, to look at a weight with spectral_norm is to iterate."""
+    lists = [m for m in model.modules() if isinstance(m, ParametrizationList)]
+    before = [(m, m.training) for one in lists for m in one.modules()]
+    try:
+        for m, _ in before:
+            m.training = False
+        yield
+    finally:
+        for m, training in before:
+            m.training = training
 
 
 def matrix_of(module: nn.Module) -> Tensor:

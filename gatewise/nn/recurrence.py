@@ -140,7 +140,7 @@ def say_once(message: str) -> None:
 def affine(cell: Cell, x: Tensor, w: Tensor, bias: Tensor | None, gate_scale: Tensor | None) -> Tensor:
     """(x W^T) * z + b, with gates and neurons on axes of their own: (..., G, H)."""
     pre = x @ w.mT
-    pre = pre.view(*pre.shape[:-1], cell.n_gates, -1)
+    pre = pre.view(*pre.shape[:-1], cell.n_gates, len(w) // cell.n_gates)  # no -1: a batch may be empty
     if gate_scale is not None:
         pre = pre * gate_scale
     return pre if bias is None else pre + cell.split(bias)

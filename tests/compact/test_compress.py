@@ -460,6 +460,17 @@ def test_frozen_parameters_stay_frozen() -> None:
     assert not gw.compress(model).rnn.layers[0].bias.requires_grad
 
 
+@pytest.mark.parametrize("look", [gw.measure, gw.compress])
+def test_looking_at_a_parametrised_weight_changes_nothing(look: Callable[[nn.Module], object]) -> None:
+    """In training, spectral_norm takes one more step of its iteration whenever its weight is asked for."""
+    model = tagger().train()
+    parametrizations.spectral_norm(model.fc)
+    before = copy.deepcopy(model.state_dict())
+    look(model)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert all(module.training for module in model.modules())
+
+
 def unread(model: Net) -> Net:
     """The first neuron goes nowhere."""
     with torch.no_grad():

@@ -723,3 +723,10 @@ def test_a_warm_up_goes_on_where_it_was() -> None:
     after.load_state_dict(before.state_dict())
     close(after.penalty(), before.penalty())
     assert before.penalty() != 0
+
+
+@pytest.mark.parametrize("noise", ["batch", "sequence"])
+def test_an_empty_batch(noise: str) -> None:
+    model = Checkpointed()
+    noisy(model, noise=noise)
+    assert model(torch.zeros(5, 0, 3)).shape == (5, 0, 2)
