@@ -353,6 +353,8 @@ class ChannelOperations:
             return x.parts[0]
         if not isinstance(x, Channels) or not x.apart(dim):
             return NotImplemented
+        if not self.assume("squeeze", (True, False)):  # an axis of another size than 1 stays
+            return x
         return replace(x, rank=x.rank - 1, axis=x.axis - (x.axis_of(dim) < x.axis))
 
     def on_unsqueeze(self, x: Value, dim: int) -> Value:

@@ -209,10 +209,10 @@ class Follower(ChannelOperations):
             for units, zero in value.paths:
                 self.found.reads.extend(as_reads(matrix, units, self.blocks, self.starts, zero))
         else:
-            # As many columns as units, and yet not the units' axis: by chance, if at all.
+            # As many columns as units, and yet not the units' axis: under an unlikely assumption that is chance.
             last = isinstance(value, Channels) and value.axis == value.rank - 1
             meant = isinstance(value, Channels | Bare) and value.width == columns
-            if self.strict and (last or meant):
+            if self.strict and (last or (meant and self.assumed)):
                 raise Impossible
             self.found.outside.add(matrix)
             self.expose(value, why)

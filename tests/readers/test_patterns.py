@@ -398,6 +398,25 @@ PATTERNS = {
         ),
         x=lambda: torch.randn(T, B, E),
     ),
+    "a squeeze that may change nothing": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(x)[0].squeeze(0).roll(1, 0).transpose(0, 1)[:, [1, 0]].transpose(0, 1)),
+            rnn=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "rnn.l0"},
+        x=lambda: torch.randn(2, B, E),
+    ),
+    "a Linear over time, as wide as the layer": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.pre(x).transpose(1, 2)) + m.fc(m.rnn(x)[0]),
+            pre=nn.Linear(E, H),
+            rnn=nn.GRU(E, H, batch_first=True),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "pre"},
+        x=lambda: torch.randn(B, H, E),
+    ),
     "where the largest are": Pattern(
         lambda: Net(
             lambda m, x: m.fc(m.rnn(x)[0].max(0)[0]) + m.fc(m.rnn(x)[0].max(0)[1].float()),
