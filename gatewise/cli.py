@@ -177,7 +177,7 @@ def evaluate(
         typer.echo(json.dumps(plain(quality | {"counts": report.to_dict()})))
         return
     for key, value in quality.items():
-        if value:
+        if value != "":
             typer.echo(f"{key}: {value:.4f}" if isinstance(value, float) else f"{key}: {value}")
     typer.echo(f"\n{report}")
 
@@ -319,6 +319,7 @@ def export(
     What its inputs and outputs mean goes along, as NAME.encoding.json.
     """
     from gatewise.export import load, to_c, to_onnx
+    from gatewise.export.csource import check_replaceable
     from gatewise.tasks.encoding import ENCODING, copy_encoding
     from gatewise.tasks.files import model_folder
 
@@ -327,6 +328,9 @@ def export(
     if int8 and c is None:
         raise typer.BadParameter("--int8 belongs to --c FOLDER.")
     model = model_folder(model)
+    if c is not None:
+        c = c.resolve()  # "." has no name, which the encoding is called by
+        check_replaceable(c)  # before anything is written
     loaded = load(model)
     if onnx is not None:
         path = to_onnx(loaded, onnx, states=states, lengths=lengths)

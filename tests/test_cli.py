@@ -154,6 +154,27 @@ def test_the_encoding_goes_where_the_model_goes(run: Path, monkeypatch: Any) -> 
         assert Path(copy).read_bytes() == kept
 
 
+@pytest.mark.parametrize("folder", [".", "..", "mine"])
+def test_a_foreign_folder_is_refused_before_anything_is_written(
+    folder: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    work = run.parent / "work"
+    (work / "mine").mkdir(parents=True)
+    (work / "mine" / "thesis.tex").touch()
+    monkeypatch.chdir(work)
+    before = sorted(run.parent.rglob("*"))
+    assert main(["export", "../run", "--onnx", "m.onnx", "--c", folder]) == 1
+    assert "Name another" in capsys.readouterr().err
+    assert sorted(run.parent.rglob("*")) == before
+
+
+def test_a_quality_of_zero_is_shown(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    found = {"note": "", "test_accuracy": 0.0}
+    monkeypatch.setattr("gatewise.tasks.saved.evaluate_saved", lambda *args: (found, "counts"))
+    assert main(["evaluate", str(run)]) == 0
+    assert capsys.readouterr().out == "test_accuracy: 0.0000\n\ncounts\n"
+
+
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "runs/nothere"]) == 1
     assert "runs/nothere: there is no such folder" in capsys.readouterr().err

@@ -41,13 +41,13 @@ MARKER, BUILD = "gatewise.json", "build"
 FILE_ABOVE = 8 << 20  # bytes of constants
 LONGEST = 128  # steps of a sequence in two directions
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
+WAY_OUT = "Name another folder, or empty this one; in Python, to_c(overwrite=True) replaces it."
 BESIDES = "forward() gives something else than the chain of layers that was found in it; its answer must come first."
 TAKEN = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "main check golden read_weights vector words makefile readme "  # the other files
-    "math stddef stdint stdio string immintrin".split()  # and the headers they include
-)
+    "math stddef stdint stdio string immintrin".split()  # headers that the files include
+) | {Path(file).stem.lower() for file in (*KERNELS, *TEMPLATES, "golden.h", "read_weights.h", "README.md")}
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,14 @@ reads numbers from standard input, `make size` measures a Cortex-M4. Your own bu
 """
 
 
-def check_replaceable(target: Path, overwrite: bool) -> None:
+def check_replaceable(target: Path, overwrite: bool = False) -> None:
     if target.is_file():
         raise FileExistsError(f"{target} is a file; C source is written into a folder.")
+    if Path.cwd().is_relative_to(target):
+        raise FileExistsError(
+            f"{target} is the current folder or one above it, and to_c() replaces a folder as a whole. Name another, "
+            f"for instance {Path.cwd() / 'model_c'}."
+        )
     if overwrite or not target.exists() or not any(target.iterdir()):
         return
     try:
@@ -270,14 +275,10 @@ def check_replaceable(target: Path, overwrite: bool) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         own = None
     if own is None:
-        raise FileExistsError(
-            f"{target} holds no earlier export of to_c(); overwrite=True replaces it all the same."
-        )
+        raise FileExistsError(f"{target} holds no earlier export of to_c(). {WAY_OUT}")
     foreign = sorted(path.name for path in target.iterdir() if path.name not in own | {BUILD})
     if foreign:
-        raise FileExistsError(
-            f"{target / foreign[0]} is not of to_c() and would be lost; overwrite=True replaces it."
-        )
+        raise FileExistsError(f"{target / foreign[0]} is not of to_c() and would be lost. {WAY_OUT}")
 
 
 def place(target: Path, contents: dict[str, bytes]) -> None:

@@ -248,10 +248,25 @@ def csv_texts(
     if test is None:
         order = np.random.RandomState(rules.seed).permutation(len(texts))
         cut = int(0.9 * len(texts))
-        return prepare(train.take(order[:cut]), train.take(order[cut:]), rules, known, words).trimmed()
-    test_texts, test_labels = read_csv(test, columns, label)
-    tested = Texts(test_texts, class_numbers(test_labels, known, test, whose))
-    return prepare(train, tested, rules, known, words).trimmed()
+        train, tested = train.take(order[:cut]), train.take(order[cut:])
+    else:
+        test_texts, test_labels = read_csv(test, columns, label)
+        tested = Texts(test_texts, class_numbers(test_labels, known, test, whose))
+    data = prepare(train, tested, rules, known, words).trimmed()
+    if not classes:
+        check_all_seen(data, path)
+    return data
+
+
+def check_all_seen(data: TextData, path: str | Path) -> None:
+    """A class that no training text has would never be learned."""
+    seen = set(data.train.targets.tolist())
+    unseen = [name for k, name in enumerate(data.classes) if k not in seen]
+    if unseen:
+        raise DataError(
+            f"{path}: the {len(data.train):,} texts left for training have {len(seen)} of the {len(data.classes)} "
+            f"classes; training must see them all, class {unseen[0]!r} too. Give more texts of it, or none."
+        )
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str], path: str | Path, whose: str) -> list[int]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.tasks.files import RunError, model_folder, write_json, write_whole
-from gatewise.tasks.language import LanguageData, Vocabulary, words_of
+from gatewise.tasks.language import LanguageData, Vocabulary, unix_lines, words_of
 from gatewise.tasks.series import SeriesData
 from gatewise.tasks.sources import DataError
 
@@ -63,30 +63,46 @@ class Encoding:
 
     @property
     def scaling(self) -> tuple[Array, Array]:
-        return np.array(self.mean, np.float32), np.array(self.scale, np.float32)
+        return np.array(self.mean, np.float64), np.array(self.scale, np.float64)
 
     @cached_property
     def _ids(self) -> dict[str, int]:
         return ids_of(self.words, len(self.symbols))
 
     def encode(self, value: str | Array) -> Array:
-        """A text: its ids (T,) int64. Numbers (T, I) or (T,): scaled, (T, I) float32."""
+        """A text: its ids (T,) int64. Numbers (T, I), or (T,) where I is 1: scaled, (T, I) float32."""
         if self.kind == "numbers":
-            mean, scale = self.scaling
-            numbers = np.asarray(value, np.float32)
-            scaled: Array = ((numbers[:, None] if numbers.ndim == 1 else numbers) - mean) / scale
-            return scaled
+            return self._scaled(np.asarray(value, np.float64))
         assert isinstance(value, str)
-        if self.kind != "texts":
-            return Vocabulary(self.symbols).encode(words_of(value) if self.kind == "words" else value).numpy()
+        if self.kind == "words":
+            return Vocabulary(self.symbols).encode(words_of(value)).numpy()
+        if self.kind == "characters":
+            return Vocabulary(self.symbols).encode(unix_lines(value)).numpy()
         row = text_row(value, self._ids, TextRules(max_len=self.max_len, lower=self.lower))
         if not row:
             raise DataError(f"{value[:40]!r}: has none of the {len(self.words) - 1:,} words the model knows.")
         return np.array(row, np.int64)
 
+    def _scaled(self, numbers: Array) -> Array:
+        """(x - mean) / scale in float64: float32 would round a large x before its mean is taken away."""
+        mean, scale = self.scaling
+        steps = numbers[:, None] if numbers.ndim == len(mean) == 1 else numbers
+        if steps.ndim < 2 or steps.shape[-1] != len(mean):
+            raise DataError(
+                f"numbers of shape {numbers.shape} do not fit the model: it reads {len(mean)} inputs a step, so they "
+                f"must be (T, {len(mean)}). A single step is (1, {len(mean)})."
+            )
+        scaled: Array = ((steps - mean) / scale).astype(np.float32)
+        return scaled
+
     def decode(self, output: Array) -> str | Array:
         """Of the output (O,) of one step: the class, the likeliest next symbol, or numbers in their own units."""
         output = np.asarray(output)
+        if output.ndim != 1:
+            raise DataError(
+                f"an output of shape {output.shape} is not that of one step of one sequence, (O,). Decode one after "
+                "the other: [decode(scores) for scores in batch]."
+            )
         names = self.classes if self.kind in ("texts", "numbers") else self.symbols
         if names:
             return names[int(output[0] > 0) if len(output) == 1 else int(output.argmax())]

@@ -11,9 +11,9 @@ from gatewise.analyse.history import RISING, named
 from gatewise.analyse.page import Fact, PageRun, page
 from gatewise.report import measure, show
 from gatewise.tasks.checkpoints import load_checkpoint
-from gatewise.tasks.files import appearing, write_whole
+from gatewise.tasks.files import CHECKPOINT, appearing, write_whole
 from gatewise.tasks.finished import FinishedRun, corpus_of, lags_of, open_run, outputs_of, symbols_of
-from gatewise.tasks.trainer import CHECKPOINT, shown_quality
+from gatewise.tasks.trainer import shown_quality
 
 LAGS, SEQUENCES = 100, 32
 Say = Callable[[str], None]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
-
+CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
 
 PARTIAL = ".partial-"  # begins the name of what is being written
 
@@ -30,9 +30,10 @@ def model_folder(path: Path) -> Path:
     if (path / MODEL).is_dir():
         return path / MODEL
     if (path / RECIPE).is_file():
+        lost = (path / RESULT).is_file() and not (path / CHECKPOINT).is_file()
         raise RunError(
-            f"{path}: there is no {MODEL}/ in it: the run is not finished, or its model was not kept. Go on with "
-            "the run by --resume, or train it again."
+            f"{path}: there is no {MODEL}/ in it: the run is not finished, or its model was not kept. "
+            + (f"Nor is there a {CHECKPOINT}: train it again, --overwrite." if lost else "Go on by --resume.")
         )
     return path
 
@@ -85,6 +86,19 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     write_whole(path, (json.dumps(plain(content), indent=indent) + "\n").encode())
+
+
+def read_json(path: Path, kind: type[Any]) -> Any:
+    """The file's content, or an empty one where there is no such file."""
+    if not path.is_file():
+        return kind()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path}: is not JSON ({error}). Write it again, or remove it.") from error
+    if not isinstance(found, kind):
+        raise RunError(f"{path}: holds {type(found).__name__}, expected {kind.__name__}. Remove it.")
+    return found
 
 
 def plain(value: Any) -> Any:

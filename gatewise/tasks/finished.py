@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from gatewise.tasks.batches import Examples
 from gatewise.tasks.checkpoints import Metrics
 from gatewise.tasks.classification import FIRST_WORD, TextData
 from gatewise.tasks.encoding import SPECIAL, Corpus, Encoding, load_encoding
-from gatewise.tasks.files import RECIPE, RunError, model_folder
+from gatewise.tasks.files import METRICS, RECIPE, RESULT, RunError, model_folder, read_json
 from gatewise.tasks.language import LanguageData
 from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.setup import load_data
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.trainer import METRICS, RESULT
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
 AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
@@ -66,19 +64,6 @@ def open_run(path: str | Path) -> FinishedRun:
         size,
         load_encoding(model),
     )
-
-
-def read_json(path: Path, kind: type[Any]) -> Any:
-    """The file's content, or an empty one where there is no such file."""
-    if not path.is_file():
-        return kind()
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path}: is not JSON ({error}). Write it again, or remove it.") from error
-    if not isinstance(found, kind):
-        raise RunError(f"{path}: holds {type(found).__name__}, expected {kind.__name__}. Remove it.")
-    return found
 
 
 def corpus_of(run: FinishedRun, data_dir: str | Path | None = None) -> tuple[Corpus | None, str]:

@@ -80,6 +80,11 @@ def words_of(text: str) -> list[str]:
     return text.replace("\n", f" {END} ").split()
 
 
+def unix_lines(text: str) -> str:
+    """Files from other systems end their lines with CR LF; left in, CR would be one more symbol."""
+    return text.replace("\r\n", "\n")
+
+
 def word_vocabulary(tokens: Iterable[str], size: int | None = None) -> Vocabulary:
     """Words by (-count, word). With a size, there is always an <unk>, and the rarest words give way to it."""
     counts = Counter(tokens)
@@ -299,13 +304,12 @@ def _read(path: str | Path) -> str:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    # Files from other systems end their lines with CR LF; left in, CR would be one more symbol.
-    return _decode(content, Path(path)).replace("\r\n", "\n")
+    return unix_lines(_decode(content, Path(path)))
 
 
 def _decode(content: bytes, path: Path) -> str:
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # editors on Windows put a mark at the start, which is no symbol
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: byte {error.start:,} is not UTF-8. Convert the file to UTF-8 first."

@@ -39,8 +39,11 @@ else:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder, which is made if need be; refused where another process holds it."""
-    path = folder / LOCK
+    """Holds the lock of a folder; refused where another process holds it.
+
+    The folder is made if need be, and goes again if nothing was written into it.
+    """
+    path, new = folder / LOCK, not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = _locked(path)
@@ -59,6 +62,8 @@ def only_writer(folder: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):  # Windows removes no open file; the next run takes it over
                 path.unlink()
+                if new:
+                    folder.rmdir()  # fails where something was written, as it should
 
 
 def _holder(path: Path) -> str:

@@ -41,7 +41,7 @@ class Data:
     remainder: Literal["drop", "keep"] = "keep"  # the last window of training and validation, if shorter
     test_batch: int | None = None  # rows of the test stream; as in training by default
     path: str | None = None  # your own file, for words, characters, csv, npz
-    valid_path: str | None = None
+    valid_path: str | None = None  # a file of its own for validation: words, characters, npz
     test_path: str | None = None
     vocabulary: Literal["authors", "train"] = "authors"  # classification: the authors' word list, or counted
     vocabulary_size: int | None = None  # words that have a row of their own
@@ -50,8 +50,8 @@ class Data:
     lower: bool = False
     vectors: Literal["none", "word2vec", "glove"] = "none"  # start of the embedding
     lower_fallback: bool = True  # a cased word without a vector takes that of its lower-case form
-    text_column: str = "text"
-    label_column: str = "label"
+    text_column: str | int = "text"  # by name, or by position from 0; two positions: there is no header
+    label_column: str | int = "label"
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
 }
-OWN_DATA = ("words", "characters", "csv", "npz")
+OWN_DATA, PAPER_DATA = ("words", "characters", "csv", "npz"), ("word-ptb", "char-ptb", "imdb", "agnews")
 
 
 def names() -> list[str]:
@@ -191,18 +191,29 @@ def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
             )
         path = packaged
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: is not TOML ({error}).") from error
     content.setdefault("name", path.stem)
+    data = content.get("data")
+    before = data.get("task") if isinstance(data, dict) else None
     for change in changes:
         apply_change(content, change)
     try:
-        return parse(content)
+        recipe = parse(content)
     except RecipeError as error:
         raise RecipeError(f"{_blamed(str(error), changes) or path}: {error}") from error
+    return _of_own_data(recipe) if before in PAPER_DATA and recipe.data.task in OWN_DATA else recipe
+
+
+def _of_own_data(recipe: Recipe) -> Recipe:
+    """The recipe of a paper's row on other data: its title and the paper's numbers tell nothing about them."""
+    levels = recipe.sparsify.levels
+    methods = {"none": "dense network", "group-lasso": f"pruning {levels}", "variational": f"Bayes {levels}"}
+    title = f"{Path(recipe.data.path or '').name}, {methods[recipe.sparsify.method]}"
+    return dataclasses.replace(recipe, title=title, expect={})
 
 
 def _blamed(message: str, changes: Sequence[str]) -> str:
@@ -261,7 +272,7 @@ def suggestion(word: str, known: Sequence[str]) -> str:
 
 def dump(recipe: Recipe) -> str:
     """The recipe as TOML, with every value that was used; `None` is a key left out."""
-    lines = [f"name = {json.dumps(recipe.name)}", f"title = {json.dumps(recipe.title)}"]
+    lines = [f"name = {_toml(recipe.name)}", f"title = {_toml(recipe.title)}"]
     for section, values in recipe.to_dict().items():
         if isinstance(values, dict):
             lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
@@ -271,7 +282,8 @@ def dump(recipe: Recipe) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value)
+    # JSON's escape of an emoji is a pair, which TOML does not know.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _section(values: Any, kind: type[Any], where: str) -> Any:
@@ -295,7 +307,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
             return value
         raise RecipeError(f"{where} = {value!r} is not one of {', '.join(choices)}.")
     if get_origin(hint) in (types.UnionType, Union):
-        hint = next(arg for arg in get_args(hint) if arg is not type(None))
+        hints = [arg for arg in get_args(hint) if arg is not type(None)]
+        hint = type(value) if type(value) in hints else hints[0]
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise RecipeError(f"{where} = {value} must be a finite number.")
@@ -316,6 +329,17 @@ def _check(recipe: Recipe) -> None:
     data, sparsify, train = recipe.data, recipe.sparsify, recipe.train
     if data.task in OWN_DATA and data.path is None:
         raise RecipeError(f"data.task = {data.task!r} needs data.path, the file to read.")
+    for key in ("path", "valid_path", "test_path") if data.task in PAPER_DATA else ():
+        if getattr(data, key) is not None:
+            raise RecipeError(
+                f"data.{key} = {getattr(data, key)!r}: data.task = {data.task!r} has files of its own. Leave it out, "
+                f"or set data.task to one of {', '.join(OWN_DATA)}."
+            )
+    if data.task == "csv" and data.valid_path is not None:
+        raise RecipeError(
+            f"data.valid_path = {data.valid_path!r}: validation texts are rows of data.path, the part "
+            "data.valid_fraction of them. Leave it out, or put its rows into data.path."
+        )
     if sparsify.method == "group-lasso" and (sparsify.levels == "W") != (sparsify.group == 0):
         raise RecipeError(
             f"sparsify.method = 'group-lasso', levels = {sparsify.levels!r}, group = {sparsify.group}: it needs "

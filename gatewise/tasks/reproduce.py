@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.files import RunError
-from gatewise.tasks.trainer import RESULT
+from gatewise.tasks.files import RESULT, RunError
 
 QUALITY = ("valid_ppl", "test_ppl", "valid_bpc", "test_bpc", "valid_accuracy", "test_accuracy")
 

@@ -16,7 +16,10 @@ from gatewise.tasks.recipe import Recipe, RecipeError
 from gatewise.tasks.setup import describe, load_data, make_feeds, objective_of
 from gatewise.tasks.trainer import chosen_device
 
-SPLITS = ("valid", "test")
+SPLITS: tuple[str, ...] = ("valid", "test")
+NO_VALID = (
+    "no validation quality: data.test_path cuts its part of data.path anew, with some of what was trained on"
+)
 
 
 def recipe_of(model: Path, task: str | None, changes: list[str]) -> Recipe:
@@ -30,6 +33,22 @@ def recipe_of(model: Path, task: str | None, changes: list[str]) -> Recipe:
         f"{model}: there is no {RECIPE} beside it that says which data and how. Name a recipe with --task, for "
         "instance --task ptb-word-small-prune-wgn."
     )
+
+
+def cut_anew(trained: Path, recipe: Recipe) -> bool:
+    """Whether a test file makes another validation part of the file of training, with some of what was trained on."""
+    if not trained.is_file():
+        return False
+    before, now = recipes.load(trained).data, recipe.data
+    if now.path is None or now.path != before.path:
+        return False
+    if now.valid_fraction != before.valid_fraction:
+        raise RecipeError(
+            f"data.valid_fraction = {now.valid_fraction}, but {now.path} was cut by "
+            f"{before.valid_fraction or 'the default'} for training; cut anew, its parts have what was trained on. "
+            "Leave it out."
+        )
+    return now.valid_path is None and (now.test_path is None) != (before.test_path is None)
 
 
 def evaluate_saved(
@@ -58,7 +77,10 @@ def evaluate_saved(
     objective = objective_of(recipe, corpus)
     feeds = make_feeds(recipe, corpus, place)
     found: dict[str, Any] = {"task": recipe.name, "data": describe(corpus), "note": corpus.note}
-    for split in SPLITS:
+    splits = SPLITS
+    if cut_anew(path.parent / RECIPE, recipe):
+        splits, found["note"] = ("test",), "; ".join(filter(None, (corpus.note, NO_VALID)))
+    for split in splits:
         try:
             found[f"{split}_{objective.quality}"] = Evaluator(
                 model, objective, getattr(feeds, split), place, graph=False

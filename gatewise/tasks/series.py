@@ -8,14 +8,16 @@
              absent                the next step: inputs x[:, :-1], targets x[:, 1:]    -> forecasting
     series   (T, I) or (T,)        instead of x: one long series, cut into windows of `steps`, next step to predict
 
-Each may come again as x_valid, y_valid, lengths_valid, x_test, ...; parts that are not given are split off: by a
-permutation from the seed for x, from the end of time for series. Inputs, and targets that are inputs one step later,
-are scaled to mean 0 and deviation 1 of the training part. Sequences end at the last position, padding is on the left.
-Classes are numbered in their order, so those that no sequence has take no score.
+Each may come again as x_valid, y_valid, lengths_valid, x_test, ..., or in a file of its own for valid or test; parts
+that are not given are split off: by a permutation from the seed for x, from the end of time for series. Inputs, and
+targets that are inputs one step later, are scaled to mean 0 and deviation 1 of the training part. Sequences end at
+the last position, padding is on the left. Classes are numbered in their order, so those that no sequence has take no
+score.
 """
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,11 +47,12 @@ class SeriesData:
     n_inputs: int  # I
     n_outputs: int  # number of classes, or O
     every_step: bool  # targets are (N, T, O)
-    mean: Tensor  # (I,)
-    scale: Tensor  # (I,)
+    mean: Tensor  # (I,) float64: float32 has no digits left for a date in seconds
+    scale: Tensor  # (I,) float64
     classes: tuple[int, ...] = ()  # in the order of their scores
     next_step: bool = False  # targets are inputs, scaled
     note: str = ""
+    digest: str = ""  # SHA-256 of the arrays as they were read
 
     def to(self, device: torch.device | str) -> SeriesData:
         train, valid, test = (part.to(device) for part in (self.train, self.valid, self.test))
@@ -60,7 +63,7 @@ class SeriesData:
 class _Part:
     """One checked split, steps at the start of each row as in the file."""
 
-    x: Array  # (N, T, I) float32
+    x: Array  # (N, T, I) float64
     lengths: Array  # (N,)
     y: Array | None
 
@@ -76,26 +79,42 @@ def npz_series(
     seed: int = 113,
     scaling: tuple[Array, Array] | None = None,
     classes: Sequence[int] = (),
+    valid: str | Path | None = None,
+    test: str | Path | None = None,
 ) -> SeriesData:
     """Read, check, split, scale and left-pad the arrays described above.
 
+    `valid` and `test` are files whose x (or series), y and lengths are that part; they go before arrays in `path`.
     `scaling`, mean and scale (I,), and `classes` are those of a trained model; without them they are the file's.
     """
-    path = Path(path)
     fractions = {"valid": valid_fraction, "test": test_fraction}
     if min(fractions.values()) <= 0 or sum(fractions.values()) >= 1:
         raise DataError(
             f"valid_fraction {valid_fraction}, test_fraction {test_fraction}: each above 0 and their sum below 1."
         )
-    arrays = _load(path)
+    arrays, files = _load(Path(path)), str(path)
+    for split, file in (("valid", valid), ("test", test)):
+        if file is not None:
+            arrays, files = _with_part(arrays, split, Path(file)), f"{files}, {split} {file}"
+    if len({name.startswith("series") for name in arrays}) > 1:
+        raise DataError(f"{files}: holds {', '.join(sorted(arrays))}: either series, or x, y and lengths.")
     if "series" in arrays:
-        parts = _cut_series(arrays, path, fractions, steps)
+        parts = _cut_series(arrays, files, fractions, steps)
     else:
-        parts = _split_rows(arrays, path, fractions, seed)
+        parts = _split_rows(arrays, files, fractions, seed)
     shapes = {split: (part.x.shape[2], _kind(part)) for split, part in parts.items()}
     if len(set(shapes.values())) > 1:
-        raise DataError(f"{path}: the parts differ in their number of inputs or kind of targets: {shapes}.")
-    return _assemble(parts, path, scaling, tuple(classes))
+        raise DataError(f"{files}: the parts differ in their number of inputs or kind of targets: {shapes}.")
+    return replace(_assemble(parts, files, scaling, tuple(classes)), digest=_digest(arrays))
+
+
+def _digest(arrays: Mapping[str, Array]) -> str:
+    """Of what was read, not of the scaled inputs: their last digits may differ from one machine to another."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -107,7 +126,9 @@ def _load(path: Path) -> dict[str, Array]:
             arrays = {name: file[name] for name in file.files}
     except DataError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path}: cannot be read as .npz without pickles ({error}). Sequences of different lengths go into one "
             "padded array x and an array lengths."
@@ -128,15 +149,24 @@ def _load(path: Path) -> dict[str, Array]:
     return arrays
 
 
+def _with_part(arrays: Mapping[str, Array], split: str, file: Path) -> dict[str, Array]:
+    """The arrays of a file of its own in place of those of a split."""
+    own = _load(file)
+    ended = sorted(name for name in own if "_" in name)
+    if ended:
+        raise DataError(
+            f"{file}: holds {ended[0]}; a file that is the {split} part as a whole has x (or series), y and lengths."
+        )
+    kept = {name: array for name, array in arrays.items() if not name.endswith(f"_{split}")}
+    return kept | {_named(name, split): array for name, array in own.items()}
+
+
 def _cut_series(
-    arrays: Mapping[str, Array], path: Path, fractions: Mapping[str, float], steps: int
+    arrays: Mapping[str, Array], path: str, fractions: Mapping[str, float], steps: int
 ) -> dict[str, _Part]:
     """Windows of steps + 1 points that share their end points, so no target is lost but a rest at the end."""
     if steps < 1:
         raise DataError(f"steps is {steps}; a window needs at least 1.")
-    extra = sorted(name for name in arrays if not name.startswith("series"))
-    if extra:
-        raise DataError(f"{path}: holds series and {extra[0]}; a file has either series or x, y and lengths.")
     series = {
         split: _numbers(arrays, _named("series", split), path)
         for split in SPLITS
@@ -167,7 +197,7 @@ def _cut_series(
 
 
 def _split_rows(
-    arrays: Mapping[str, Array], path: Path, fractions: Mapping[str, float], seed: int
+    arrays: Mapping[str, Array], path: str, fractions: Mapping[str, float], seed: int
 ) -> dict[str, _Part]:
     parts = {split: _checked(arrays, split, path) for split in SPLITS if _named("x", split) in arrays}
     whole = parts["train"]
@@ -177,9 +207,10 @@ def _split_rows(
         if split not in parts:
             cut = int(fractions[split] * total)
             if cut < 1:
+                larger = ", a larger valid_fraction" if split == "valid" else ""
                 raise DataError(
                     f"{path}: {total} sequences are too few to split off {fractions[split]:.0%} for {split}. Give "
-                    f"x_{split}, or a larger fraction."
+                    f"x_{split}{larger}, or more sequences."
                 )
             order, rows = order[:-cut], order[-cut:]
             parts[split] = whole.take(rows)
@@ -187,7 +218,7 @@ def _split_rows(
     return parts
 
 
-def _checked(arrays: Mapping[str, Array], split: str, path: Path) -> _Part:
+def _checked(arrays: Mapping[str, Array], split: str, path: str) -> _Part:
     """The arrays of one split, or an error that names array, numbers and what would be right."""
     name, y_name, lengths_name = _named("x", split), _named("y", split), _named("lengths", split)
     x = _numbers(arrays, name, path)
@@ -201,6 +232,11 @@ def _checked(arrays: Mapping[str, Array], split: str, path: Path) -> _Part:
             f"{path}: {lengths_name} is {lengths.dtype} of shape {lengths.shape}; it must be whole numbers, ({n},)."
         )
     shortest = 1 if y_name in arrays else 2  # the next step must exist
+    if steps < shortest:
+        raise DataError(
+            f"{path}: {name} has sequences of {steps} step; without {y_name} the next step is to be predicted, so 2 "
+            f"are the least. Give longer sequences, or {y_name}."
+        )
     bad = np.flatnonzero((lengths < shortest) | (lengths > steps))
     if len(bad):
         raise DataError(
@@ -228,7 +264,7 @@ def _checked(arrays: Mapping[str, Array], split: str, path: Path) -> _Part:
 
 
 def _assemble(
-    parts: Mapping[str, _Part], path: Path, scaling: tuple[Array, Array] | None, classes: tuple[int, ...]
+    parts: Mapping[str, _Part], path: str, scaling: tuple[Array, Array] | None, classes: tuple[int, ...]
 ) -> SeriesData:
     train = parts["train"]
     n_inputs = train.x.shape[2]
@@ -266,12 +302,13 @@ def _assemble(
 def _scaling(train: _Part) -> tuple[Array, Array]:
     """Mean and deviation (I,) of the real steps."""
     real = train.x[np.arange(train.x.shape[1]) < train.lengths[:, None]]  # (real steps, I)
-    mean, scale = real.mean(0, dtype=np.float64), real.std(0, dtype=np.float64)
-    # A constant input carries nothing; dividing by its deviation of 0 would.
-    return mean.astype(np.float32), np.where(scale > 0, scale, 1).astype(np.float32)
+    mean, scale = real.mean(0), real.std(0)
+    # A constant input carries nothing; dividing by its deviation, 0 or what rounding makes of it, would.
+    constant = (real == real[0]).all(0) | (scale == 0)
+    return np.where(constant, real[0], mean), np.where(constant, 1, scale)
 
 
-def _classes(parts: Mapping[str, _Part], path: Path) -> tuple[int, ...]:
+def _classes(parts: Mapping[str, _Part], path: str) -> tuple[int, ...]:
     """Those of the training sequences; others would never be learned."""
     found = {split: set(np.unique(part.y).tolist()) for split, part in parts.items() if part.y is not None}
     unseen = sorted(set.union(*found.values()) - found["train"])
@@ -284,7 +321,7 @@ def _classes(parts: Mapping[str, _Part], path: Path) -> tuple[int, ...]:
     return tuple(sorted(found["train"]))
 
 
-def _numbered(part: _Part, classes: tuple[int, ...], path: Path, split: str) -> _Part:
+def _numbered(part: _Part, classes: tuple[int, ...], path: str, split: str) -> _Part:
     """Classes by their place in the order of scores."""
     assert part.y is not None
     new = np.setdiff1d(part.y, classes)
@@ -297,7 +334,7 @@ def _numbered(part: _Part, classes: tuple[int, ...], path: Path, split: str) -> 
 
 def _examples(part: _Part, mean: Array, scale: Array) -> Examples:
     """Scale, make the targets, and move every sequence to the right end of its row."""
-    x = (part.x - mean) / scale
+    x = ((part.x - mean) / scale).astype(np.float32)
     lengths, y = part.lengths.astype(np.int64), part.y
     if y is None:
         x, y, lengths = x[:, :-1], x[:, 1:], lengths - 1
@@ -326,15 +363,16 @@ def _named(name: str, split: str) -> str:
     return name if split == "train" else f"{name}_{split}"
 
 
-def _numbers(arrays: Mapping[str, Array], name: str, path: Path) -> Array:
+def _numbers(arrays: Mapping[str, Array], name: str, path: str) -> Array:
     if arrays[name].dtype.kind not in "fiub":
         raise DataError(f"{path}: {name} holds {arrays[name].dtype}; it must hold real numbers.")
-    # What is too large for float32 becomes infinite, and that is reported with its place.
-    with np.errstate(over="ignore"):
-        return arrays[name].astype(np.float32)
+    numbers = arrays[name].astype(np.float64)
+    # What is too large for float32, in which a model computes, is reported with its place.
+    numbers[np.abs(numbers) > np.finfo(np.float32).max] = np.inf
+    return numbers
 
 
-def _check_finite(values: Array, lengths: Array, path: Path, name: str) -> None:
+def _check_finite(values: Array, lengths: Array, path: str, name: str) -> None:
     """NaN and infinity are refused on real steps; what lies on padding is never read."""
     real = np.arange(values.shape[1]) < lengths[:, None]
     bad = np.argwhere(~np.isfinite(values).all(2) & real)

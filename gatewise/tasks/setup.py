@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.sparsify import GroupLasso, Variational
-from gatewise.tasks.batches import epoch_generator
+from gatewise.tasks.batches import Examples, epoch_generator
 from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ag_news, csv_texts, imdb
-from gatewise.tasks.encoding import KINDS, Corpus, Encoding
+from gatewise.tasks.encoding import KINDS, Corpus, Encoding, encoding_of
 from gatewise.tasks.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.language import (
@@ -29,13 +31,12 @@ from gatewise.tasks.language import (
 )
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.objectives import Objective
-from gatewise.tasks.recipe import Recipe, RecipeError, parse, suggestion
-from gatewise.tasks.series import npz_series
+from gatewise.tasks.recipe import PAPER_DATA, Recipe, RecipeError, parse, suggestion
+from gatewise.tasks.series import SeriesData, npz_series
 from gatewise.tasks.sources import DataError
 from gatewise.tasks.vectors import find_vectors, pretrained_rows
 
 SPLITS = ("train", "valid", "test")
-PAPER_TASKS = ("word-ptb", "char-ptb", "imdb", "agnews")
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
 EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
 
@@ -58,8 +59,10 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None, encoding: Enco
     if data.task == "npz":
         scaling = encoding.scaling if encoding else None
         classes = [int(name) for name in encoding.classes] if encoding else []
-        fraction = data.valid_fraction or 0.15
-        return npz_series(_path(data.path), fraction, steps=data.steps, scaling=scaling, classes=classes)
+        fraction, (path, valid, test) = data.valid_fraction or 0.15, _own_files(recipe)
+        return npz_series(
+            path, fraction, steps=data.steps, scaling=scaling, classes=classes, valid=valid, test=test
+        )
     return _texts(recipe, data_dir, encoding)
 
 
@@ -85,8 +88,8 @@ def _language(recipe: Recipe, data_dir: str | Path | None, vocabulary: Vocabular
     given: dict[str, Any] = {"vocabulary_size": data.vocabulary_size, "fraction": data.valid_fraction}
     given = {key: value for key, value in given.items() if value is not None}
     level: Level = "word" if data.task == "words" else "char"
-    files = (data.valid_path, data.test_path)
-    return text_file(_path(data.path), level, *files, vocabulary=vocabulary, **given)
+    path, valid, test = _own_files(recipe)
+    return text_file(path, level, valid, test, vocabulary=vocabulary, **given)
 
 
 def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | None) -> TextData:
@@ -103,17 +106,20 @@ def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | Non
         rules = replace(rules, max_len=encoding.max_len, vocab_size=len(encoding.symbols))
         words, classes = encoding.words, encoding.classes
     if data.task == "csv":
-        columns = (data.text_column, data.label_column)
-        return csv_texts(_path(data.path), *columns, data.test_path, rules, words, classes)
+        path, _, test = _own_files(recipe)
+        return csv_texts(path, data.text_column, data.label_column, test, rules, words, classes)
     found = (imdb if data.task == "imdb" else ag_news)(data_dir, rules, words or data.vocabulary)
     if classes not in (None, found.classes):
         raise DataError(f"{data.task}: has the classes {found.classes}; the model knows {classes}.")
     return found
 
 
-def _path(path: str | None) -> Path:
-    assert path is not None  # checked with the recipe
-    return Path(path).expanduser()
+def _own_files(recipe: Recipe) -> tuple[Path, Path | None, Path | None]:
+    """data.path, data.valid_path and data.test_path."""
+    data = recipe.data
+    assert data.path is not None  # checked with the recipe
+    valid, test = (Path(file).expanduser() if file else None for file in (data.valid_path, data.test_path))
+    return Path(data.path).expanduser(), valid, test
 
 
 def describe(corpus: Corpus) -> str:
@@ -130,11 +136,24 @@ def describe(corpus: Corpus) -> str:
     return f"{sizes} sequences of {corpus.n_inputs} numbers, {corpus.kind}"
 
 
+def digest(corpus: Corpus) -> str:
+    """SHA-256 of what a run reads: the numbers of the three splits, and what they mean."""
+    if isinstance(corpus, SeriesData):
+        return corpus.digest
+    found = hashlib.sha256(json.dumps(encoding_of(corpus).to_dict()).encode())
+    for split in SPLITS:
+        part = getattr(corpus, split)
+        for tensor in (part.inputs, part.lengths, part.targets) if isinstance(part, Examples) else (part,):
+            found.update(str(tuple(tensor.shape)).encode())
+            found.update(tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
 def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterator[tuple[str, bool]]:
     """One line per corpus: its sizes and notes, or why it cannot be used; and whether it can."""
-    for task in tasks or PAPER_TASKS:
-        if task not in PAPER_TASKS:
-            raise RecipeError(f"no corpus {task!r}{suggestion(task, PAPER_TASKS)}")
+    for task in tasks or PAPER_DATA:
+        if task not in PAPER_DATA:
+            raise RecipeError(f"no corpus {task!r}{suggestion(task, PAPER_DATA)}")
         try:
             corpus = load_data(
                 parse(

@@ -91,7 +91,7 @@ def read_csv(path: str | Path, text: Sequence[Column], label: Column) -> tuple[l
         if isinstance(column, str) and column not in header:
             raise DataError(
                 f"{path}: no column {column!r}; the header names {', '.join(map(repr, header))}. Name one of these, "
-                "or give positions from 0 for a file without a header."
+                "or, for a file without a header, give every column by its position from 0."
             )
     places = [header.index(column) if isinstance(column, str) else column for column in wanted]
     texts, labels = [], []

@@ -15,9 +15,7 @@ CPU; on a GPU sums are made in another order, so the last digits may differ.
 from __future__ import annotations
 
 import copy
-import json
 import math
-import shutil
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -39,16 +37,21 @@ from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.encoding import encoding_of, save_encoding
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
-from gatewise.tasks.files import MODEL, RECIPE, RunError, remove_partials, write_json, write_whole
+from gatewise.tasks.files import CHECKPOINT, GATES, METRICS, MODEL, RESULT, RunError, write_json
 from gatewise.tasks.graph import use_tf32
 from gatewise.tasks.lock import only_writer
 from gatewise.tasks.progress import Progress
-from gatewise.tasks.recipe import DEFAULTS, Recipe, dump
+from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.recurrence_share import recurrence_share
+from gatewise.tasks.run_folder import (
+    checked_result,
+    prepare_folder,
+    refuse_other_data,
+    refuse_other_recipe,
+    refuse_taken_folder,
+)
 from gatewise.tasks.schedule import learning_rates
-from gatewise.tasks.setup import describe, load_data, pretrained
-
-CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
+from gatewise.tasks.setup import describe, digest, load_data, pretrained
 
 SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
 
@@ -85,35 +88,17 @@ class Position:
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     """Run a recipe to its end and return what result.json holds."""
-    finished = options.out / RESULT
-    if options.resume and finished.is_file():
-        found = json.loads(finished.read_text(encoding="utf-8"))
-        refuse_other_recipe(found["recipe"], recipe, finished)
-        assert isinstance(found, dict)
-        return found
-    with only_writer(options.out):
-        prepare_folder(recipe, options)
-        return Run(recipe, options).to_the_end()
-
-
-def prepare_folder(recipe: Recipe, options: Options) -> None:
     out = options.out
-    try:
-        if (out / CHECKPOINT).exists() or (out / METRICS).exists():
-            if options.overwrite:
-                for name in (CHECKPOINT, METRICS, GATES, RESULT):
-                    (out / name).unlink(missing_ok=True)
-                shutil.rmtree(out / MODEL, ignore_errors=True)
-            elif not options.resume:
-                raise RunError(
-                    f"{out}: holds a run already. Go on with it by --resume, begin it anew by --overwrite, or name "
-                    "another --out."
-                )
-        remove_partials(out)
-    except OSError as error:
-        raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
-    if not (options.resume and (out / CHECKPOINT).exists()):
-        write_whole(out / RECIPE, dump(recipe).encode())
+    # A model that was lost comes again from the checkpoint, without an update.
+    whole = (out / MODEL).is_dir() or not (out / CHECKPOINT).is_file()
+    if options.resume and (out / RESULT).is_file() and whole:
+        return checked_result(recipe, options)
+    with only_writer(out):
+        refuse_taken_folder(recipe, options)
+        # What is wrong with the data must not cost the run that is there: they are read first.
+        run = Run(recipe, options)
+        prepare_folder(recipe, options)
+        return run.to_the_end()
 
 
 def chosen_device(name: str | None) -> torch.device:
@@ -127,17 +112,6 @@ def chosen_device(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
-    now, before = recipe.steering(), {**DEFAULTS, **before}  # keys may have come since
-    differs = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if differs:
-        listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])
-        raise RunError(
-            f"{source}: the run was made with another recipe: {listed}. Resume with the recipe it began with, or "
-            "begin anew in another --out."
-        )
-
-
 class Run:
     def __init__(self, recipe: Recipe, options: Options) -> None:
         self.recipe, self.options = recipe, options
@@ -148,7 +122,7 @@ class Run:
         self.began = time.perf_counter()
         torch.manual_seed(recipe.train.seed)
         self.corpus = load_data(recipe, options.data_dir)
-        self.about = describe(self.corpus)
+        self.about, self.digest = describe(self.corpus), digest(self.corpus)
         rows, self.coverage = pretrained(recipe, self.corpus, options.data_dir)
         made = assemble(recipe, self.corpus, self.device, options.graph, rows)
         self.model, self.sparsifier, self.objective = made.model, made.sparsifier, made.objective
@@ -291,6 +265,7 @@ class Run:
         content: dict[str, Any] = {
             "recipe": self.recipe.steering(),
             "data": self.about,
+            "digest": self.digest,
             "position": {key: value for key, value in vars(p).items() if key != "best"},
             "best": p.best,
             "model": self.model.state_dict(),
@@ -310,10 +285,7 @@ class Run:
     def restore(self, content: dict[str, Any]) -> None:
         path = self.options.out / CHECKPOINT
         refuse_other_recipe(content["recipe"], self.recipe, path)
-        if content["data"] != self.about:
-            raise RunError(
-                f"{path}: the run was made from other data: {content['data']}; here is {self.about}."
-            )
+        refuse_other_data(content["data"], content.get("digest"), self.about, self.digest, path)
         self.position = Position(**content["position"])
         self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
         self.model.load_state_dict(content["model"])
@@ -368,7 +340,12 @@ class Run:
             "recurrence_share": share,
             "graph": self.update.graph is not None,
             "model_bytes": saved.stored_bytes,
-            "data": {"sizes": self.about, "note": self.corpus.note, "vectors": self.coverage},
+            "data": {
+                "sizes": self.about,
+                "note": self.corpus.note,
+                "vectors": self.coverage,
+                "digest": self.digest,
+            },
             "hardware": provenance.hardware(self.device),
             "versions": provenance.versions(),
             "command": provenance.command(),

@@ -280,6 +280,19 @@ def test_the_example_says_what_it_could_not_read(bidirectional: bool, tmp_path: 
     assert left_over("1 2 3 4 5 6") is bidirectional
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_example_says_what_a_step_lacks(bidirectional: bool, tmp_path: Path) -> None:
+    """Two numbers are no step of three; what was complete before them is answered."""
+    gw.export.to_c(nn.LSTM(3, 2, bidirectional=bidirectional), tmp_path / "m")
+    run("make", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+    for text, answers in (("1 2", 0), ("1 2 3 4 5\n", 1)):
+        program = tmp_path / "m" / "build" / "model"
+        done = subprocess.run([program], input=text, capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert "the last step has 2 of 3 numbers" in done.stderr
+        assert len(done.stdout.splitlines()) == answers
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the overflow itself
 def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
     """Finite ones, whose products are not: C has no literal for those."""
@@ -524,7 +537,7 @@ def test_errors(tmp_path: Path) -> None:
     for options, message in (
         ({"name": "1st"}, "a name of C"),
         ({"name": "while"}, "a name of C"),
-        ({"name": "words"}, "a name of C"),
+        *(({"name": file.split(".")[0]}, "a name of C") for file in KERNELS),
         ({"name": "math"}, "no other file or header"),
         ({"name": "net\n"}, "a name of C"),
         ({"name": "netz_ä"}, "a name of C"),

@@ -9,6 +9,7 @@ import lzma
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -221,7 +222,9 @@ def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad\.csv: cannot be read"):
         csv_texts(path)
     write_csv(path, [["a", "b"], ["x", "y"]])
-    with pytest.raises(DataError, match=r"no column 'text'; the header names 'a', 'b'"):
+    with pytest.raises(
+        DataError, match=r"no column 'text'; the header names 'a', 'b'.*every column by its position"
+    ):
         csv_texts(path)
     with pytest.raises(DataError, match=r"line 1 has 2 columns; columns \[0, 5\]"):
         csv_texts(path, text=0, label=5)
@@ -257,6 +260,19 @@ def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path) -> None:
 def test_blanks_around_the_names_of_columns_do_not_matter(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [["text", " label "], *[["hello", str(k % 2)] for k in range(20)]])
     assert csv_texts(path).classes == ("0", "1")
+
+
+def test_a_class_that_training_never_sees_is_refused(tmp_path: Path) -> None:
+    """As of numbers; a trained model knows its classes, so that the same rows may be evaluated."""
+    rows = [["hello", str(k % 2)] for k in range(20)]
+    order = np.random.RandomState(113).permutation(20)
+    rows[order[-1]][1] = "rare"  # in the test part
+    path = write_csv(tmp_path / "a.csv", [["text", "label"], *rows])
+    with pytest.raises(
+        DataError, match=r"have 2 of the 3 classes; training must see them all, class 'rare' too"
+    ):
+        csv_texts(path)
+    assert csv_texts(path, classes=("0", "1", "rare")).test.targets.max() == 2
 
 
 def test_a_text_may_be_long(tmp_path: Path) -> None:

@@ -85,6 +85,21 @@ def test_other_data_are_read_with_the_words_of_training(mails: Path) -> None:
     assert other["test_accuracy"] == 100
 
 
+def test_validation_is_never_on_what_was_trained_on(mails: Path) -> None:
+    """With a test file the rest is all the rows, so validation would be cut where training was."""
+    for change, left_out in (
+        (f"data.test_path={mails / 'b.csv'}", True),
+        (f"data.path={mails / 'b.csv'}", False),
+    ):
+        found, _ = evaluate_saved(mails / "run", changes=[change])
+        assert ("valid_accuracy" not in found) == ("no validation quality" in found["note"]) == left_out
+        assert found["test_accuracy"] == 100
+    with pytest.raises(
+        ValueError, match=r"data\.valid_fraction = 0\.5, but .*a\.csv was cut by the default for"
+    ):
+        evaluate_saved(mails / "run", changes=["data.valid_fraction=0.5"])
+
+
 def test_a_new_text_for_the_engine(mails: Path) -> None:
     """What the documentation shows: ids without padding, and a class by its name."""
     kept, engine = load_encoding(mails / "run"), gw.Engine(gw.load(mails / "run" / "model"))
@@ -133,17 +148,75 @@ def test_numbers_are_scaled_as_in_training(folder: Path, tmp_path: Path) -> None
     corpus = load_data(row, folder)
     kept = encoding_of(corpus)
     series = np.sin(np.arange(120) / 5)
-    expected = (series[:, None].astype(np.float32) - corpus.mean.numpy()) / corpus.scale.numpy()
-    np.testing.assert_array_equal(kept.encode(series), expected)
+    expected = (series[:, None] - corpus.mean.numpy()) / corpus.scale.numpy()
+    np.testing.assert_array_equal(kept.encode(series), expected.astype(np.float32))
     np.testing.assert_allclose(kept.decode(kept.encode(series)[7]), series[7:8], rtol=1e-5)
     np.savez(tmp_path / "shifted.npz", series=series + 5)
     other = load_data(tiny("series", folder, f"data.path={tmp_path / 'shifted.npz'}"), folder, kept)
-    first = corpus.train.inputs + 5 / corpus.scale
+    first = corpus.train.inputs + 5 / corpus.scale.float()
     torch.testing.assert_close(other.train.inputs, first, rtol=1e-4, atol=1e-4)
     assert "mse is of scaled numbers" in corpus.note
     np.savez(tmp_path / "wide.npz", series=np.zeros((120, 3)))
     with pytest.raises(DataError, match="has 3 numbers a step; the model was trained with 1"):
         load_data(tiny("series", folder, f"data.path={tmp_path / 'wide.npz'}"), folder, kept)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (4, 2), ()])
+def test_numbers_of_another_width_are_refused(shape: tuple[int, ...]) -> None:
+    """Broadcasting would make three inputs of one."""
+    kept = Encoding("numbers", mean=(1.0, 2.0, 3.0), scale=(1.0, 1.0, 2.0))
+    with pytest.raises(DataError, match=r"it reads 3 inputs a step, so they must be \(T, 3\)"):
+        kept.encode(np.ones(shape))
+    np.testing.assert_array_equal(kept.encode(np.ones((1, 3))), [[0, -1, -1]])
+
+
+def test_large_numbers_keep_their_differences() -> None:
+    """A date in seconds has more digits than float32; what is left without the mean has few."""
+    seconds = 1.7e9 + np.arange(5.0)
+    kept = Encoding("numbers", mean=(1.7e9 + 2,), scale=(1.0,), next_step=True)
+    np.testing.assert_array_equal(kept.encode(seconds)[:, 0], [-2, -1, 0, 1, 2])
+    np.testing.assert_array_equal(kept.decode(kept.encode(seconds)[4]), seconds[4:])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 1), ()])
+def test_only_the_output_of_one_step_is_decoded(shape: tuple[int, ...]) -> None:
+    """Of a batch the first alone would be told."""
+    kept = Encoding("numbers", classes=("no", "yes"), mean=(0.0,), scale=(1.0,))
+    with pytest.raises(
+        DataError, match=r"is not that of one step of one sequence, \(O,\)\. Decode one after"
+    ):
+        kept.decode(np.ones(shape))
+    assert kept.decode(np.ones(1)) == "yes"
+
+
+def test_lines_end_as_in_training() -> None:
+    kept = Encoding("characters", ("\n", "e", "h", "t"))
+    assert kept.encode("the\r\n").tolist() == kept.encode("the\n").tolist() == [3, 2, 1, 0]
+
+
+def test_parts_of_numbers_have_files_of_their_own(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Scaled and numbered as the training part is; `~` is the home as everywhere."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    corpus = load_data(tiny("npz", folder), folder)
+    x, y = np.random.RandomState(2).randn(7, 6, 2), np.array([1, 2, 0, 1, 2, 0, 1])
+    np.savez(tmp_path / "more.npz", x=x, y=y)
+    for split in ("valid", "test"):
+        row = tiny("npz", folder, f"data.{split}_path=~/more.npz")
+        part = getattr(load_data(row, folder, encoding_of(corpus)), split)
+        assert part.targets.tolist() == y.tolist()
+        np.testing.assert_array_equal(part.inputs[3], encoding_of(corpus).encode(x[3]))
+        with pytest.raises(DataError, match=r"none\.npz: cannot be read"):
+            load_data(tiny("npz", folder, f"data.{split}_path=none.npz"), folder)
+
+
+def test_files_of_texts_may_lie_at_home(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "b.txt").write_bytes((folder / "own.txt").read_bytes())
+    (tmp_path / "b.csv").write_bytes((folder / "own.csv").read_bytes())
+    files = ("data.valid_path=~/b.txt", "data.test_path=~/b.txt")
+    found = load_data(tiny("words", folder, *files), folder)
+    assert torch.equal(found.valid, found.test)
+    assert len(load_data(tiny("csv", folder, "data.test_path=~/b.csv"), folder).test) == 24
 
 
 def test_classes_of_numbers_go_by_name(folder: Path, tmp_path: Path) -> None:

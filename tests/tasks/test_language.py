@@ -37,6 +37,19 @@ def test_a_line_feed_becomes_one_eos() -> None:
     assert words_of(" the cat \n sat\n\nx") == ["the", "cat", "<eos>", "sat", "<eos>", "<eos>", "x"]
 
 
+def test_a_byte_order_mark_is_no_symbol(tmp_path: Path) -> None:
+    """What editors on Windows put at the start of a file, and their ends of lines."""
+    text = "ab\n" * 40
+    for name, content in (
+        ("plain", text.encode()),
+        ("marked", text.replace("\n", "\r\n").encode("utf-8-sig")),
+    ):
+        (tmp_path / name).write_bytes(content)
+    plain, marked = (text_file(tmp_path / name, "char") for name in ("plain", "marked"))
+    assert plain.vocabulary.symbols == marked.vocabulary.symbols == ("\n", "a", "b")
+    assert torch.equal(plain.train, marked.train)
+
+
 def test_words_are_ranked_by_count_then_alphabet(tmp_path: Path) -> None:
     """b: 3 times, <eos>: 2, then <unk> < a < c by code point with one each."""
     data = word_ptb(write_ptb(tmp_path))

@@ -246,6 +246,59 @@ def test_set_changes_one_key() -> None:
     assert (row.train.epochs, row.train.lr, row.model.cell, row.sparsify.levels) == (3, 0.5, "GRU", "W+N")
 
 
+def test_on_own_data_nothing_speaks_of_the_papers() -> None:
+    """A report would show the paper's accuracy on IMDb beside that on your mails."""
+    own = ["data.task=csv", "data.path=in/mails.csv"]
+    row = recipe.load("imdb-bayes-wgn", own)
+    assert (row.title, row.expect) == ("mails.csv, Bayes W+G+N", {})
+    assert recipe.load("imdb-original", own).title == "mails.csv, dense network"
+    assert recipe.load("imdb-bayes-wgn", ["train.seed=1"]).expect
+
+
+def test_a_title_of_ones_own_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    row = recipe.load("imdb-bayes-wgn", ["data.task=csv", "data.path=a.csv"])
+    path.write_text(recipe.dump(row).replace("a.csv, Bayes W+G+N", "My mails"))
+    assert recipe.load(path, ["data.path=b.csv"]).title == "My mails"
+
+
+@pytest.mark.parametrize("name", ["mäil.csv", "mail\U0001f600.csv", 'a"b\\c.csv'])
+def test_every_path_can_be_read_back(name: str, tmp_path: Path) -> None:
+    row = recipe.load("imdb-bayes-wgn", ["data.task=csv", f"data.path={name}"])
+    (tmp_path / "recipe.toml").write_text(recipe.dump(row), encoding="utf-8")
+    assert recipe.load(tmp_path / "recipe.toml") == row
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(recipe.dump(recipe.load("imdb-original")), encoding="utf-8-sig")
+    assert recipe.load(tmp_path / "mine.toml") == recipe.load("imdb-original")
+
+
+def test_columns_go_by_name_or_position() -> None:
+    own = ["data.task=csv", "data.path=a.csv"]
+    data = recipe.load("imdb-original", [*own, "data.text_column=1", "data.label_column=0"]).data
+    assert (data.text_column, data.label_column) == (1, 0)
+    assert recipe.load("imdb-original", [*own, 'data.text_column="1"']).data.text_column == "1"
+    with pytest.raises(RecipeError, match="text_column = True must be a string in quotes"):
+        recipe.load("imdb-original", [*own, "data.text_column=true"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["data.path=a.csv"], "data.path = 'a.csv': data.task = 'imdb' has files of its own"),
+        (["data.test_path=a.csv"], "or set data.task to one of words, characters, csv, npz"),
+        (
+            ["data.task=csv", "data.path=a", "data.valid_path=b"],
+            "data.valid_path = 'b': validation texts are rows",
+        ),
+    ],
+)
+def test_a_file_that_nobody_would_read_is_refused(changes: list[str], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        recipe.load("imdb-bayes-wgn", changes)
+
+
 def test_unknown_recipe_and_broken_file(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean 'imdb-bayes-wgn'"):
         recipe.load("imdb-bays-wgn")

@@ -30,8 +30,8 @@ def test_classes_with_parts_given(tmp_path: Path) -> None:
     assert (data.kind, data.n_inputs, data.n_outputs, data.every_step) == ("classification", 1, 2, False)
     mean, scale = 5.0, 8.0**0.5  # of 1 3 5 7 9
     assert data.mean.tolist() == [mean]
-    torch.testing.assert_close(data.scale, torch.tensor([scale]))
-    raw = data.train.inputs * data.scale + data.mean
+    assert data.scale.tolist() == pytest.approx([scale])
+    raw = (data.train.inputs * data.scale + data.mean).float()
     order = data.train.targets.tolist()
     assert sorted(order) == [0, 1]
     short = order.index(0)
@@ -78,9 +78,9 @@ def test_a_long_series_is_split_by_time_and_cut_into_windows(tmp_path: Path) -> 
     data = npz_series(save(tmp_path, series=np.arange(100.0)), valid_fraction=0.1, steps=3)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [26, 3, 3]
     points = (data.train.targets * data.scale + data.mean)[:, :, 0]
-    torch.testing.assert_close(points.flatten(), torch.arange(1.0, 79.0))
+    torch.testing.assert_close(points.flatten().float(), torch.arange(1.0, 79.0))
     first_of_test = data.test.inputs[0, 0] * data.scale + data.mean
-    torch.testing.assert_close(first_of_test, torch.tensor([90.0]))
+    torch.testing.assert_close(first_of_test.float(), torch.tensor([90.0]))
 
 
 def test_classes_with_gaps_take_no_scores_of_their_own(tmp_path: Path) -> None:
@@ -94,11 +94,38 @@ def test_classes_with_gaps_take_no_scores_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_constant_input_is_not_divided_by_zero(tmp_path: Path) -> None:
+    """0.1 is not a binary number, so that its mean is off by a rounding, and its deviation would be that."""
     x = sequences(20)
-    x[:, :, 1] = 7
+    x[:, :, 1] = 0.1
     data = npz_series(save(tmp_path, x=x))
     assert data.scale[1] == 1
     assert not data.train.inputs[:, :, 1].any()
+
+
+def test_large_numbers_are_scaled_before_they_are_rounded(tmp_path: Path) -> None:
+    """Dates in seconds are 128 apart in float32."""
+    seconds = 1.7e9 + np.arange(100.0)
+    large, small = (npz_series(save(tmp_path, series=s), 0.1, steps=3) for s in (seconds, np.arange(100.0)))
+    torch.testing.assert_close(large.train.inputs, small.train.inputs)
+    torch.testing.assert_close(large.mean - 1.7e9, small.mean)
+
+
+def test_a_file_of_its_own_is_one_part(tmp_path: Path) -> None:
+    """It goes before the arrays of that part, and an error about it names it."""
+    whole = save(tmp_path, x=GOOD, x_test=GOOD[:9])
+    np.savez(tmp_path / "b.npz", x=GOOD[:5], lengths=np.full(5, 4))
+    data = npz_series(whole, test=tmp_path / "b.npz")
+    assert data.test.lengths.tolist() == [3] * 5
+    assert len(data.train) + len(data.valid) == 20
+    np.savez(tmp_path / "b.npz", x=HOLE)
+    with pytest.raises(DataError, match=r"mine\.npz, test .*b\.npz: x_test is NaN or infinite"):
+        npz_series(whole, test=tmp_path / "b.npz")
+    np.savez(tmp_path / "b.npz", series=np.zeros(50))
+    with pytest.raises(DataError, match=r"b\.npz: holds series_test, x: either series, or x, y and lengths"):
+        npz_series(whole, test=tmp_path / "b.npz")
+    np.savez(tmp_path / "b.npz", x=GOOD, x_test=GOOD)
+    with pytest.raises(DataError, match=r"b\.npz: holds x_test; a file that is the valid part as a whole"):
+        npz_series(whole, valid=tmp_path / "b.npz")
 
 
 def test_data_moves_to_a_device_as_a_whole(tmp_path: Path) -> None:
@@ -134,7 +161,12 @@ BIG[4, 2, 1] = 1e300
         ({"x": GOOD, "y": np.full((20, 1), np.inf)}, r"y is NaN or infinite at 20 of 20"),
         ({"x": GOOD, "y": np.zeros(20, int)}, r"there must be at least 2"),
         ({"x": GOOD, "x_test": GOOD[:, :, :1]}, r"the parts differ in their number of inputs"),
-        ({"x": GOOD[:3]}, r"3 sequences are too few to split off 10% for test"),
+        (
+            {"x": GOOD[:3]},
+            r"3 sequences are too few to split off 10% for test\. Give x_test, or more sequences",
+        ),
+        ({"x": GOOD[:3], "x_test": GOOD}, r"for valid\. Give x_valid, a larger valid_fraction, or more"),
+        ({"x": GOOD[:, :1]}, r"x has sequences of 1 step; without y the next step is to be predicted, so 2"),
         ({"series": np.zeros(900)}, r"test has 90 points, too few for a window of 100 steps"),
         ({"series": np.zeros((5, 5, 5))}, r"series has shape"),
         ({"series": np.zeros(500), "y": np.zeros(500)}, r"y, but no x"),

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_corpora import changes, tiny
@@ -250,6 +252,102 @@ def test_other_data_does_not_resume(folder: Path, tmp_path: Path) -> None:
             train(row, options(tmp_path, folder, resume=True))
     finally:
         text.write_text(before)
+
+
+@pytest.mark.parametrize("task", ["words", "csv", "npz"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_data_of_the_same_size_do_not_resume(
+    task: str, finished: bool, folder: Path, tmp_path: Path
+) -> None:
+    """The digest of the content tells them apart; an older run has none, and goes by sizes as it did."""
+    name = {"words": "own.txt", "csv": "own.csv", "npz": "classes.npz"}[task]
+    own, out = tmp_path / name, tmp_path / "run"
+    own.write_bytes((folder / name).read_bytes())
+    row = tiny(task, folder, f"data.path={own}")
+    train(row, options(out, folder))
+    if not finished:
+        (out / "result.json").unlink()
+    if task == "npz":
+        arrays = dict(np.load(own))
+        np.savez(own, x=arrays["x"][:, ::-1], y=arrays["y"])
+    else:
+        own.write_text(own.read_text().replace("cat", "CAT").replace("dog", "cat").replace("CAT", "dog"))
+    with pytest.raises(
+        RunError, match=r"made from other data: .*, of the same sizes but another content\. Resume"
+    ):
+        train(row, options(out, folder, resume=True))
+    if finished:
+        kept = json.loads((out / "result.json").read_text())
+        del kept["data"]["digest"]
+        (out / "result.json").write_text(json.dumps(kept))
+    else:
+        content = load_checkpoint(out / "checkpoint.pt")
+        del content["digest"]
+        save_checkpoint(out / "checkpoint.pt", content)
+    train(row, options(out, folder, resume=True))
+
+
+def test_a_finished_run_outlives_its_data(folder: Path, tmp_path: Path) -> None:
+    own, out = tmp_path / "own.txt", tmp_path / "run"
+    own.write_bytes((folder / "own.txt").read_bytes())
+    row = tiny("words", folder, f"data.path={own}")
+    result = train(row, options(out, folder))
+    own.unlink()
+    with pytest.warns(UserWarning, match=r"not compared with the data of today: .*own\.txt: cannot be read"):
+        assert train(row, options(out, folder, resume=True)) == plain(result)
+
+
+def test_a_lost_model_comes_again_from_the_checkpoint(folder: Path, tmp_path: Path) -> None:
+    """As the error advises; where the checkpoint is gone as well, it advises something else."""
+    row = tiny("words", folder)
+    first = train(row, options(tmp_path, folder))
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(RunError, match=r"there is no model/ in it: .*Go on by --resume"):
+        evaluate_saved(tmp_path, data_dir=folder)
+    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
+    again, _ = evaluate_saved(tmp_path, data_dir=folder)
+    assert again["test_ppl"] == pytest.approx(first["quality"]["test_ppl"], rel=1e-5)
+    shutil.rmtree(tmp_path / "model")
+    (tmp_path / "checkpoint.pt").unlink()
+    with pytest.raises(RunError, match=r"Nor is there a checkpoint\.pt: train it again, --overwrite"):
+        evaluate_saved(tmp_path, data_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("{", "is not JSON"), ("[]", "holds list"), ("{}", "names no recipe")]
+)
+def test_a_damaged_result_is_named(content: str, said: str, folder: Path, tmp_path: Path) -> None:
+    """And with it out of the way, the run goes on."""
+    row = tiny("words", folder)
+    first = train(row, options(tmp_path, folder))
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(RunError, match=rf"result\.json: {said}.*[Rr]emove it"):
+        train(row, options(tmp_path, folder, resume=True))
+    (tmp_path / "result.json").unlink()
+    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
+
+
+def test_wrong_data_cost_nothing(folder: Path, tmp_path: Path) -> None:
+    """Neither a finished run that was to be overwritten, nor a folder of a run that never began."""
+    train(tiny("words", folder), options(tmp_path / "run", folder))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    typo = tiny("words", folder, "data.path=typo.txt")
+    for out in ("run", "new"):
+        with pytest.raises(DataError, match=r"typo\.txt: cannot be read"):
+            train(typo, options(tmp_path / out, folder, overwrite=True))
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_recipe_of_ones_own_is_not_written_over(overwrite: bool, folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "recipe.toml"
+    own.write_text("# mine\n" + recipe.dump(tiny("words", folder)))
+    with pytest.raises(RunError, match=r"recipe\.toml: belongs to no run.*Name another --out"):
+        train(recipe.load(own), options(tmp_path, folder, overwrite=overwrite))
+    assert own.read_text().startswith("# mine")
+    train(recipe.load(own), options(tmp_path / "run", folder))
+    train(recipe.load(tmp_path / "run" / "recipe.toml"), options(tmp_path / "run", folder, overwrite=True))
 
 
 def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@
 #endif
 
 static model_state state;
+static int begun; /* numbers of a step in which the input ended */
 
 static void print(const float *y) {
     for (int j = 0; j < MODEL_OUTPUTS; j++) printf(j ? " %g" : "%g", (double)y[j]);
@@ -33,8 +34,9 @@ enum { WIDTH = MODEL_INPUTS };
 static float x[MODEL_BLOCK * MODEL_INPUTS];
 
 static int read_one(float *to) {
-    for (int j = 0; j < MODEL_INPUTS; j++)
-        if (scanf("%f", to + j) != 1) return 0;
+    for (begun = 0; begun < MODEL_INPUTS; begun++)
+        if (scanf("%f", to + begun) != 1) return 0;
+    begun = 0;
     return 1;
 }
 #endif
@@ -62,6 +64,10 @@ int main(void) {
     while (rest == ' ' || (rest >= '\t' && rest <= '\r')) rest = getchar();
     if (!error && rest != EOF) {
         fprintf(stderr, "not a number, or more than %d steps: '%c' is left over\n", MODEL_BLOCK, rest);
+        return MODEL_BAD_STEPS;
+    }
+    if (begun) {
+        fprintf(stderr, "the last step has %d of %d numbers and is left out\n", begun, WIDTH);
         return MODEL_BAD_STEPS;
     }
     if (error) fprintf(stderr, "error %d of model.h\n", error);
