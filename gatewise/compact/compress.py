@@ -28,8 +28,8 @@ from gatewise.nn.lookup import (
     why_not_recurrent,
 )
 from gatewise.readers import ReaderGraph, find_readers
-from gatewise.readers.channels import leaves
 from gatewise.readers.graph import block_name, find_blocks
+from gatewise.readers.values import leaves
 from gatewise.sparsify.variational import Variational
 from gatewise.structure import Structure, reachable, read_at_all
 

@@ -31,7 +31,7 @@ from gatewise.export.carrays import declaration
 from gatewise.export.cmodel import CModel, Writer, check_finite, should_fold
 from gatewise.export.ctext import renamed
 from gatewise.export.reference import answer, rounded
-from gatewise.readers.channels import leaves
+from gatewise.readers.values import leaves
 from gatewise.runtime.narrow import NarrowChain, Table, narrow_chain
 
 WEIGHTS = ("float32", "int8")

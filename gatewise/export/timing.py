@@ -20,7 +20,7 @@ from gatewise.compact import CompactEmbedding, CompactLinear, CompactRecurrent, 
 from gatewise.export.onnx import to_onnx
 from gatewise.nn.lookup import replace_module
 from gatewise.nn.recurrent import GRU, LSTM
-from gatewise.readers.channels import leaves
+from gatewise.readers.values import leaves
 from gatewise.runtime.engine import Engine
 
 CALLS, WARM, ROUNDS = 20, 5, 5  # calls of a block, calls before it that do not count, blocks at least

@@ -1,13 +1,30 @@
-"""What a traced value carries: which units sit on which channels, and what each operation does to them."""
+"""What each operation does to the channels of a traced value."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
+from gatewise.readers.values import (
+    UNKNOWN,
+    Bare,
+    Channels,
+    Impossible,
+    Located,
+    Packed,
+    Sized,
+    States,
+    Value,
+    all_constant,
+    has_units,
+    listed,
+    plain_index,
+    side_by_side,
+    within,
+    without_zero,
+)
 
 # Functions that keep channels apart, by whether f(0) = 0.
 KEEPS_ZERO = set(
@@ -36,87 +53,6 @@ JOINS = set("cat concat concatenate stack matmul bmm".split())  # units in any a
 ALLOCATES = (
     KEEPS_ZERO | MOVES_ZERO | BINARY | REDUCTIONS | POOLS | JOINS | {"softmax", "log_softmax", "masked_fill"}
 )
-
-
-class Impossible(Exception):
-    """A tensor of the assumed rank cannot go through this operation."""
-
-
-@dataclass(frozen=True, eq=False)  # compared as objects: arrays have no single truth
-class Channels:
-    """A tensor of which one axis holds units. Path p says that channel c carries unit p.units[c] (-1: none).
-
-    A layer takes one axis more or less (no batch, or two), and a dimension counted from the front may then be that of
-    the units. So the rank is an assumption, and every one that may be true is followed.
-    """
-
-    paths: tuple[tuple[np.ndarray, bool], ...]  # (unit numbers (W,), whether a zero unit is still zero here)
-    rank: int
-    axis: int
-
-    def axis_of(self, dim: int) -> int:
-        """The axis that a dimension, counted from either end, means."""
-        return within(dim, self.rank)
-
-    def apart(self, dim: Any) -> bool:
-        """Whether a dimension is another than that of the units."""
-        return isinstance(dim, int) and self.axis_of(dim) != self.axis
-
-    @property
-    def width(self) -> int:
-        return len(self.paths[0][0])
-
-    def take(self, index: slice) -> Channels:
-        return replace(self, paths=tuple((units[index], zero) for units, zero in self.paths))
-
-
-class Unknown:
-    """A tensor, size or object that carries no units."""
-
-
-UNKNOWN = Unknown()
-
-
-@dataclass(frozen=True)
-class Sized(Unknown):
-    """A tensor without units of a rank that is known."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class Bare(Unknown):
-    """What is left of a tensor whose axis of `width` units is used up: no matrix with as many columns can mean it."""
-
-    rank: int
-    width: int
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where max() and its like found their answers: numbers made from units, one for each of them."""
-
-    units: Channels
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A PackedSequence: its data is (N, W)."""
-
-    data: Channels | Unknown
-
-
-@dataclass(frozen=True)
-class States:
-    """The last states (L*D, B, H) of a recurrent layer; `moved` after the batch axis came first."""
-
-    module: str
-    parts: tuple[Channels, ...]  # each (B, H)
-    cell: bool  # c rather than h: nothing but handing it back is understood
-    moved: bool = False
-
-
-Value = Any  # Channels | Packed | States | Unknown | a Python constant | tuples and lists of these
 
 
 class ChannelOperations:
@@ -449,51 +385,37 @@ class ChannelOperations:
 
 def without_units(name: str, args: Any, kwargs: Any) -> Value:
     """The result of an operation on values without units: where it is known, its rank, and that it is still bare."""
-    bare = [a for a in args if isinstance(a, Bare)]
-    if bare and args[0] is bare[0] and len(args) > 1:
-        if name == "getitem":
-            items = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if sum(item is not None and item is not Ellipsis for item in items) > bare[0].rank:
-                raise Impossible
-        if name in REDUCTIONS | {"softmax", "log_softmax", "transpose"} and isinstance(args[1], int):
-            within(args[1], bare[0].rank)
-    if bare and name in BINARY and all(isinstance(a, Bare | int | float) for a in args):
-        return max(bare, key=lambda a: a.rank)
-    if (
-        bare
-        and args[0] is bare[0]
-        and name in KEEPS_ZERO | MAY_BE_SAME | MOVES_ZERO | {"masked_fill", "squeeze", "flatten"}
-    ):
-        return bare[0]
-    if (
-        name in JOINS
-        and args
-        and isinstance(args[0], list | tuple)
-        and all(isinstance(a, Bare) for a in args[0])
-    ):
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-        at = within(dim, args[0][0].rank) if isinstance(dim, int) else 0
-        last = at == args[0][0].rank - 1
-        return Bare(args[0][0].rank, sum(a.width for a in args[0]) if last else args[0][0].width)
+    first = args[0] if args else None
+    if name in BINARY and all(isinstance(a, Bare | int | float) for a in args):
+        return max((a for a in args if isinstance(a, Bare)), key=lambda a: a.rank, default=UNKNOWN)
+    if name in JOINS and isinstance(first, list | tuple) and all(isinstance(a, Bare) for a in first):
+        return bare_join(first, kwargs.get("dim", args[1] if len(args) > 1 else 0))
     if name in ("view", "reshape", "expand", "repeat") and len(args) > 1:
         rank = len(listed(args[1:]))
-        return Bare(rank, bare[0].width) if bare else Sized(rank)
-    if name == "unsqueeze" and args and isinstance(args[0], Sized):
-        return Sized(args[0].rank + 1)
+        return Bare(rank, first.width) if isinstance(first, Bare) else Sized(rank)
+    if isinstance(first, Bare):
+        return of_bare(name, first, args[1:])
+    if name == "unsqueeze" and isinstance(first, Sized):
+        return Sized(first.rank + 1)
     return UNKNOWN
 
 
-def within(dim: int, rank: int) -> int:
-    if not -rank <= dim < rank:
-        raise Impossible
-    return dim % rank
+def of_bare(name: str, x: Bare, rest: Any) -> Value:
+    """One operation on what is bare; a dimension that it does not have cannot be meant."""
+    if name == "getitem":
+        items = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
+        if sum(item is not None and item is not Ellipsis for item in items) > x.rank:
+            raise Impossible
+    if name in REDUCTIONS | {"softmax", "log_softmax", "transpose"} and rest and isinstance(rest[0], int):
+        within(rest[0], x.rank)
+    same = KEEPS_ZERO | MAY_BE_SAME | MOVES_ZERO | {"masked_fill", "squeeze", "flatten"}
+    return x if name in same else UNKNOWN
 
 
-def without_zero(value: Value) -> Value:
-    """After a function with f(0) != 0 a unit that is always zero is no longer read as zero."""
-    if not isinstance(value, Channels):
-        return NotImplemented
-    return replace(value, paths=tuple((units, False) for units, _ in value.paths))
+def bare_join(parts: Any, dim: Any) -> Bare:
+    rank = parts[0].rank
+    last = isinstance(dim, int) and within(dim, rank) == rank - 1
+    return Bare(rank, sum(part.width for part in parts) if last else parts[0].width)
 
 
 def takes(handler: Callable[..., Value], args: Any, kwargs: Any) -> bool:
@@ -503,41 +425,3 @@ def takes(handler: Callable[..., Value], args: Any, kwargs: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def listed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """view(2, 3) and view((2, 3)) alike."""
-    single = len(arguments) == 1 and isinstance(arguments[0], tuple | list)
-    return tuple(arguments[0]) if single else arguments
-
-
-def side_by_side(values: list[Channels]) -> tuple[tuple[np.ndarray, bool], ...]:
-    """Paths of a concatenation along the channels: each path of each part, padded with 'no unit'."""
-    total, at, paths = sum(v.width for v in values), 0, []
-    for v in values:
-        for units, zero in v.paths:
-            whole = np.full(total, -1, dtype=np.int64)
-            whole[at : at + v.width] = units
-            paths.append((whole, zero))
-        at += v.width
-    return tuple(paths)
-
-
-def has_units(value: Value) -> bool:
-    return any(isinstance(leaf, Channels | Packed | States | Located) for leaf in leaves(value))
-
-
-def leaves(value: Any) -> list[Any]:
-    """What is inside nested tuples, lists and dicts."""
-    if isinstance(value, dict):
-        return leaves(list(value.values()))
-    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple | list) else [value]
-
-
-def plain_index(item: Any) -> bool:
-    """Whether an index is no tensor, so that it is known how many axes it takes and leaves."""
-    return item is None or item is Ellipsis or isinstance(item, int | slice)
-
-
-def all_constant(index: slice) -> bool:
-    return all(part is None or isinstance(part, int) for part in (index.start, index.stop, index.step))

@@ -25,8 +25,9 @@ from torch import fx, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
-from gatewise.readers.channels import ALLOCATES, METADATA, leaves
+from gatewise.readers.channels import ALLOCATES, METADATA
 from gatewise.readers.graph import joined
+from gatewise.readers.values import leaves
 
 PACKING = (
     torch.nn.utils.rnn.pack_padded_sequence,

@@ -20,10 +20,12 @@ from torch import fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
-from gatewise.readers.channels import (
+from gatewise.readers.channels import ChannelOperations
+from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
+from gatewise.readers.record import PASSED_ON, Recording, is_hooked, name_of, origin, recordings, rewritten
+from gatewise.readers.values import (
     UNKNOWN,
     Bare,
-    ChannelOperations,
     Channels,
     Impossible,
     Located,
@@ -34,8 +36,6 @@ from gatewise.readers.channels import (
     leaves,
     without_zero,
 )
-from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.record import PASSED_ON, Recording, is_hooked, name_of, origin, recordings, rewritten
 
 POINTWISE_MODULES = set(
     "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardswish Mish Softsign "
@@ -280,11 +280,14 @@ class Follower(ChannelOperations):
         self.found.outside.update({matrix for matrix in self.columns if matrix.rpartition(".")[0] == name})
         return UNKNOWN
 
-    def produced(self, name: str, like: Value, ranks: tuple[int, ...] = (3, 2, 1, 4)) -> Channels:
-        """The output of a layer: its last blocks, side by side on the last axis; its rank that of what it reads."""
+    def produced(self, name: str, like: Value, ranks: tuple[int, ...] = ()) -> Channels:
+        """The output of a layer: its last blocks, side by side on the last axis; its rank that of what it reads.
+
+        `ranks`: those that the layer takes, the likeliest first; a Linear or an embedding takes any.
+        """
         known = isinstance(like, Channels | Sized | Bare)
-        rank = like.rank if known else self.assume("rank", ranks)
-        if self.strict and rank not in ranks:
+        rank = like.rank if known else self.assume("rank", ranks or (3, 2, 1, 4))
+        if self.strict and ranks and rank not in ranks:
             raise Impossible
         own = output_blocks(self.by_name, name)
         self.called |= {block.name for block in self.blocks if block.module == name}
@@ -327,9 +330,7 @@ class Follower(ChannelOperations):
         return (Packed(out) if packed else out), (h_n, c_n) if cell.n_states == 2 else h_n
 
 
-MOST_ASSUMPTIONS = (
-    64  # about the ranks of one graph; where there are more, those that differ in one or in all
-)
+MOST_ASSUMPTIONS = 64  # about one graph; where there are more, those that differ in one or in all
 
 
 def assumptions(choices: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:

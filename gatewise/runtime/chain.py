@@ -14,8 +14,9 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.channels import PACKS, leaves, listed
+from gatewise.readers.channels import PACKS
 from gatewise.readers.record import Recording, is_hooked, name_of, origin, recordings, rewritten
+from gatewise.readers.values import leaves, listed
 
 IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}

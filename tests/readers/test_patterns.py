@@ -417,6 +417,23 @@ PATTERNS = {
         {"fc", "pre"},
         x=lambda: torch.randn(B, H, E),
     ),
+    "documents of texts, channels swapped": Pattern(
+        lambda: Net(
+            lambda m, x: (
+                m.fc(
+                    (lambda t: torch.cat([t[..., 2:], t[..., :2]], -1))(m.pre(x).transpose(1, 2)).transpose(
+                        1, 2
+                    )[..., None, :]
+                )
+                + m.rnn(x[0])[0].mean()
+            ),
+            pre=nn.Linear(E, H),
+            rnn=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "rnn.l0"},
+        x=lambda: torch.randn(2, T, B, E),
+    ),
     "where the largest are": Pattern(
         lambda: Net(
             lambda m, x: m.fc(m.rnn(x)[0].max(0)[0]) + m.fc(m.rnn(x)[0].max(0)[1].float()),
