@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Saved:
         "weights": {"bytes": weights.stat().st_size, "sha256": sha256(weights)},
     }
     write_config(folder / (CONFIG + TEMPORARY), config)
+    shutil.copymode(folder / (CONFIG + TEMPORARY), weights)  # safetensors writes for the owner alone
     os.replace(weights, folder / WEIGHTS)
     try:
         os.replace(folder / (CONFIG + TEMPORARY), folder / CONFIG)

@@ -517,3 +517,9 @@ def test_a_layer_of_two_names_is_one_layer_again(tmp_path: Path, compact: bool) 
     loaded = gw.load(tmp_path / "m", into=Translator()).eval()
     assert loaded.source is loaded.target
     torch.testing.assert_close(loaded(IDS), model(IDS))
+
+
+def test_who_may_read_one_file_may_read_the_other(tmp_path: Path) -> None:
+    gw.save(Tagger(), tmp_path)
+    modes = {(tmp_path / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
