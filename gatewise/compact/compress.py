@@ -49,9 +49,9 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
     small = copied(model)
     drop_hooks(small, of_sparsifier)
     shared = SharedParts()
-    raw_owners = {name.rpartition(".")[0] for name in graph.raw}
+    used_past = graph.raw_of
     for name in dict.fromkeys(block.module for block in graph.blocks.values()):
-        if name in raw_owners:
+        if name in used_past:
             continue  # forward() uses its parameter past the layer, in the original shape
         old = small.get_submodule(name)
         new = compact_module(name, old, plans, shared).train(old.training)
@@ -208,7 +208,7 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
         if why_not is not None and cell_of(module) is None:
             left.append(f"{name or 'the model'} stays as it is ({why_not})")
     modules = {block.module for block in graph.blocks.values()}
-    for owner, raw in {raw.rpartition(".")[0]: raw for raw in sorted(graph.raw)}.items():
+    for owner, raw in graph.raw_of.items():
         if owner in modules:
             left.append(f"{owner} stays as it is (forward() uses {raw} past the layer)")
     if left:

@@ -18,6 +18,7 @@ from gatewise.readers.values import (
     States,
     Value,
     all_constant,
+    axes_taken,
     has_units,
     listed,
     plain_index,
@@ -140,9 +141,8 @@ class ChannelOperations:
         # A zero factor leaves zero, and so does a zero divided by something; a zero divisor does not.
         factors = args if kind == "mul" else args[:1] if kind in ("truediv", "div") else ()
         paths = [(u, zero and any(a is f for f in factors)) for a in wide for u, zero in a.paths]
-        rank = max(
-            a.rank for a in wide
-        )  # another tensor may have more axes: then units are still on the last
+        # Another tensor may have more axes: then units are still on the last.
+        rank = max(a.rank for a in wide)
         return Channels(tuple(paths), rank, rank - 1)
 
     def on_getitem(self, value: Value, index: Any) -> Value:
@@ -161,7 +161,7 @@ class ChannelOperations:
         # One index of unknown kind takes one axis and leaves one, as numbers do and a mask of one axis; or a mask
         # takes two or three, or it is a single number and leaves none. Several together leave one.
         taken, left = self.assume("index", ((1, 1), (2, 1), (3, 1), (1, 0))) if len(tensors) == 1 else (1, 1)
-        used = sum(item is not None and item is not Ellipsis for item in items) + (taken - 1) * bool(tensors)
+        used = axes_taken(items) + (taken - 1) * bool(tensors)
         if used > value.rank:
             raise Impossible
         at = items.index(Ellipsis) if Ellipsis in items else len(items)
@@ -311,7 +311,7 @@ class ChannelOperations:
             raise Impossible
         if len(tracked) < len(known):
             self.expose(tracked, "it is joined with what has no units")
-            return Bare(like.rank, sum(v.width for v in known) if at == like.rank - 1 else like.width)
+            return bare_join(known, at)
         if any(v.axis != like.axis for v in tracked):
             return NotImplemented
         if at == like.axis:
@@ -402,10 +402,8 @@ def without_units(name: str, args: Any, kwargs: Any) -> Value:
 
 def of_bare(name: str, x: Bare, rest: Any) -> Value:
     """One operation on what is bare; a dimension that it does not have cannot be meant."""
-    if name == "getitem":
-        items = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
-        if sum(item is not None and item is not Ellipsis for item in items) > x.rank:
-            raise Impossible
+    if name == "getitem" and axes_taken(rest[0] if isinstance(rest[0], tuple) else (rest[0],)) > x.rank:
+        raise Impossible
     if name in REDUCTIONS | {"softmax", "log_softmax", "transpose"} and rest and isinstance(rest[0], int):
         within(rest[0], x.rank)
     same = KEEPS_ZERO | MAY_BE_SAME | MOVES_ZERO | {"masked_fill", "squeeze", "flatten"}
@@ -413,6 +411,7 @@ def of_bare(name: str, x: Bare, rest: Any) -> Value:
 
 
 def bare_join(parts: Any, dim: Any) -> Bare:
+    """Side by side; where some still had units, these are exposed before."""
     rank = parts[0].rank
     last = isinstance(dim, int) and within(dim, rank) == rank - 1
     return Bare(rank, sum(part.width for part in parts) if last else parts[0].width)

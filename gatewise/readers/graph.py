@@ -45,6 +45,11 @@ class ReaderGraph:
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
     memory: frozenset[str] = frozenset()  # blocks whose c is seen inside forward(), whatever became of h
 
+    @property
+    def raw_of(self) -> dict[str, str]:
+        """Module -> one of its parameters that forward() uses past it."""
+        return {raw.rpartition(".")[0]: raw for raw in sorted(self.raw)}
+
     def reads_of(self, block: str) -> list[Read]:
         return [read for read in self.reads if read.block == block]
 

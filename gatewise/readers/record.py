@@ -14,7 +14,7 @@ import math
 import operator
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,17 +158,24 @@ def ways(model: nn.Module, inference: bool) -> tuple[list[dict[str, Any]], Excep
             fixed[p.name] = p.default
         elif p.kind is p.POSITIONAL_OR_KEYWORD and not inference:
             required.append(p.name)
-    first = {name: values[0] for name, values in choices.items()}
-    number = math.prod(len(values) for values in choices.values())
+    found, number = combinations(choices, MOST_WAYS)
     too_many = None
-    if number <= MOST_WAYS:
-        found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
-    else:
-        found = [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])]
+    if number > len(found):
         too_many = ValueError(f"optional arguments can be combined in {number} ways, more than {MOST_WAYS}")
+    first = found[0]
     found += [way | fixed for way in found if fixed]
     found += [first | {name: None} for name in required]
     return [{name: value for name, value in way.items() if value is not GIVEN} for way in found], too_many
+
+
+def combinations(choices: Mapping[str, Sequence[Any]], most: int) -> tuple[list[dict[str, Any]], int]:
+    """Every combination of the choices, that of the first ones first, and their number; where there are more than
+    `most`, only those that differ from it in one."""
+    number = math.prod(len(values) for values in choices.values())
+    if number <= most:
+        return [dict(zip(choices, values)) for values in itertools.product(*choices.values())], number
+    first = {name: values[0] for name, values in choices.items()}
+    return [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])], number
 
 
 @contextmanager

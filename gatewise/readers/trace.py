@@ -8,8 +8,6 @@ units: someone sees them, and nobody can say who needs them.
 
 from __future__ import annotations
 
-import itertools
-import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +20,16 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import ChannelOperations
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.record import PASSED_ON, Recording, is_hooked, name_of, origin, recordings, rewritten
+from gatewise.readers.record import (
+    PASSED_ON,
+    Recording,
+    combinations,
+    is_hooked,
+    name_of,
+    origin,
+    recordings,
+    rewritten,
+)
 from gatewise.readers.values import (
     UNKNOWN,
     Bare,
@@ -167,9 +174,8 @@ class Follower(ChannelOperations):
 
     def visit(self, node: fx.Node) -> None:
         args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
-        self.place = (
-            node.name if node.op != "call_module" else str(node.target)
-        )  # a layer always takes the same
+        # A layer always takes the same.
+        self.place = str(node.target) if node.op == "call_module" else node.name
         if node.op == "output":
             self.hand_back(args)
             return
@@ -335,15 +341,11 @@ MOST_ASSUMPTIONS = 64  # about one graph; where there are more, those that diffe
 
 def assumptions(choices: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
     """What may be assumed, without what is assumed anyway; that first."""
-    if math.prod(len(options) for options in choices.values()) <= MOST_ASSUMPTIONS:
-        ways = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
-    else:
-        ways = [{}, *({key: value} for key, options in choices.items() for value in options[1:])]
+    ways, number = combinations(choices, MOST_ASSUMPTIONS)
+    if number > len(ways):
         most = max(len(options) for options in choices.values())
-        ways += [
-            {key: options[min(k, len(options) - 1)] for key, options in choices.items()}
-            for k in range(1, most)
-        ]
+        for k in range(1, most):
+            ways.append({key: options[min(k, len(options) - 1)] for key, options in choices.items()})
     return [{key: value for key, value in way.items() if value != choices[key][0]} for way in ways]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,6 +135,11 @@ def leaves(value: Any) -> list[Any]:
 def plain_index(item: Any) -> bool:
     """Whether an index is no tensor, so that it is known how many axes it takes and leaves."""
     return item is None or item is Ellipsis or isinstance(item, int | slice)
+
+
+def axes_taken(items: Iterable[Any]) -> int:
+    """How many axes an index speaks of, a tensor in it counted as one."""
+    return sum(item is not None and item is not Ellipsis for item in items)
 
 
 def all_constant(index: slice) -> bool:

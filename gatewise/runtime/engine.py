@@ -216,9 +216,8 @@ class Engine:
             raise ValueError(
                 f"lengths: expected an integer for each of {batch} sequences, got {sizes.dtype} {sizes.shape}."
             )
-        for wrong in np.flatnonzero((sizes < 0) | (sizes > steps))[
-            :1
-        ]:  # before a cast makes other numbers of them
+        # Before a cast makes other numbers of them.
+        for wrong in np.flatnonzero((sizes < 0) | (sizes > steps))[:1]:
             raise ValueError(f"lengths: sequence {wrong} has length {sizes[wrong]}, outside 0..{steps}")
         return np.ascontiguousarray(sizes, np.int32)
 

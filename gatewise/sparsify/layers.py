@@ -49,9 +49,8 @@ class Posterior(nn.Module):
 
     def posterior_names(self) -> list[str]:
         """The parameters that are means, in the order of registration."""
-        own = dict(
-            self.named_parameters(recurse=False, remove_duplicate=False)
-        )  # layers of a stack may share
+        # With duplicates: layers of a stack may share.
+        own = dict(self.named_parameters(recurse=False, remove_duplicate=False))
         return [name for name in own if name + LOG_SIGMA in own]
 
     def masked(self, name: str, at: int | EllipsisType = ...) -> Tensor:

@@ -225,10 +225,10 @@ def check_convertible(chosen: Mapping[str, nn.Module], graph: ReaderGraph, vocab
                 f"{name}: an embedding with max_norm or sparse gradients cannot be converted: the KL pulls on "
                 "every row at every step. Build it without them."
             )
-        used = [raw for raw in graph.raw if raw.rpartition(".")[0] == name]
-        if used:
+        used = graph.raw_of.get(name)
+        if used is not None:
             raise ValueError(
-                f"{used[0]}: forward() uses this parameter past the layer, where it would stay without noise. Call "
+                f"{used}: forward() uses this parameter past the layer, where it would stay without noise. Call "
                 "the layer instead; to share a weight, assign it: fc.weight = emb.weight."
             )
 

@@ -1,15 +1,18 @@
-"""Where a number comes from: machine, versions, command, commit."""
+"""Where a number comes from: machine, versions, command, commit, content of the data."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import torch
 
 import gatewise
@@ -54,6 +57,15 @@ def commit() -> str | None:
     if found.returncode:
         return None
     return found.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def digest_of(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 of names, types, shapes and numbers."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def peak_memory(device: torch.device) -> int:

@@ -17,7 +17,6 @@ score.
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ import torch
 from torch import Tensor
 
 from gatewise.tasks.batches import Examples
+from gatewise.tasks.provenance import digest_of
 from gatewise.tasks.sources import DataError
 
 Array = npt.NDArray[Any]
@@ -105,16 +105,8 @@ def npz_series(
     shapes = {split: (part.x.shape[2], _kind(part)) for split, part in parts.items()}
     if len(set(shapes.values())) > 1:
         raise DataError(f"{files}: the parts differ in their number of inputs or kind of targets: {shapes}.")
-    return replace(_assemble(parts, files, scaling, tuple(classes)), digest=_digest(arrays))
-
-
-def _digest(arrays: Mapping[str, Array]) -> str:
-    """Of what was read, not of the scaled inputs: their last digits may differ from one machine to another."""
-    found = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+    # Of what was read, not of the scaled inputs: their last digits may differ from one machine to another.
+    return replace(_assemble(parts, files, scaling, tuple(classes)), digest=digest_of(arrays))
 
 
 def _load(path: Path) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +31,7 @@ from gatewise.tasks.language import (
 )
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.objectives import Objective
+from gatewise.tasks.provenance import digest_of
 from gatewise.tasks.recipe import PAPER_DATA, Recipe, RecipeError, parse, suggestion
 from gatewise.tasks.series import SeriesData, npz_series
 from gatewise.tasks.sources import DataError
@@ -140,13 +141,12 @@ def digest(corpus: Corpus) -> str:
     """SHA-256 of what a run reads: the numbers of the three splits, and what they mean."""
     if isinstance(corpus, SeriesData):
         return corpus.digest
-    found = hashlib.sha256(json.dumps(encoding_of(corpus).to_dict()).encode())
+    arrays = {"encoding": np.frombuffer(json.dumps(encoding_of(corpus).to_dict()).encode(), np.uint8)}
     for split in SPLITS:
         part = getattr(corpus, split)
-        for tensor in (part.inputs, part.lengths, part.targets) if isinstance(part, Examples) else (part,):
-            found.update(str(tuple(tensor.shape)).encode())
-            found.update(tensor.numpy().tobytes())
-    return found.hexdigest()
+        tensors = vars(part) if isinstance(part, Examples) else {"ids": part}
+        arrays |= {f"{split} {name}": tensor.numpy() for name, tensor in tensors.items()}
+    return digest_of(arrays)
 
 
 def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterator[tuple[str, bool]]:
