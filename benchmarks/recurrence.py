@@ -1,4 +1,4 @@
-"""One training step on a GPU: the dense cuDNN LSTM, and the Bayesian one with noise per batch and per sequence.
+"""One training step on a GPU: the dense LSTM of cuDNN and ours, and the Bayesian one, noise per batch and sequence.
 
 A step is forward, loss, backward and a fused Adam update, replayed as one CUDA graph. First every contender must
 give, with its noise turned down, the loss and gradients of the plain torch equations on the CPU. Then they take
@@ -22,6 +22,7 @@ from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
+from gatewise.nn.recurrence import replayed
 
 TARGETS = {"batch": 1.15, "sequence": 1.5}
 
@@ -47,16 +48,19 @@ WORKS = (
     Work("IMDb", 20003, 300, 128, 1, 128, 200, 1, False, hard=True),
     Work("AGNews", 20003, 300, 512, 1, 128, 100, 4, False, hard=True),
     Work("char", 0, 50, 1000, 1, 64, 99, 50, True),
+    Work("word large", 10000, 1500, 1500, 2, 20, 35, 10000, True),
 )
 
 
 class Net(nn.Module):
-    def __init__(self, work: Work, hard: bool = False) -> None:
+    def __init__(self, work: Work, layer: str) -> None:
         super().__init__()
         self.every_step = work.every_step
         self.emb = nn.Embedding(work.words, work.width) if work.words else None
         sizes = (work.width, work.hidden, work.layers)
-        self.rnn = gw.nn.LSTM(*sizes, gate_activation="hard_sigmoid") if hard else nn.LSTM(*sizes)
+        self.rnn = nn.LSTM(*sizes) if layer == "torch" else gw.nn.LSTM(*sizes)
+        if layer == "hard":
+            self.rnn = gw.nn.LSTM(*sizes, gate_activation="hard_sigmoid")
         self.fc = nn.Linear(work.hidden, work.answers)
 
     def forward(self, x: Tensor) -> Tensor:  # (T, B) ids, or (T, B, width)
@@ -79,10 +83,10 @@ def loss_of(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def build(
-    work: Work, noise: str | None, hard: bool, log_sigma: float, device: str
+    work: Work, noise: str | None, layer: str, log_sigma: float, device: str
 ) -> tuple[Net, gw.Variational | None]:
     torch.manual_seed(0)
-    net = Net(work, hard).to(device)
+    net = Net(work, layer).to(device)
     if noise is None:
         return net, None
     vocabulary = ["emb"] if work.words and not work.every_step else []
@@ -91,14 +95,15 @@ def build(
     )
 
 
-def check_same_answer(work: Work, noise: str | None, hard: bool) -> None:
+@replayed()  # as it will be timed
+def check_same_answer(work: Work, noise: str | None, layer: str) -> None:
     """Without noise, loss and gradients are those of the plain equations, to the precision of TF32."""
     x, y = batch_of(work)
     x, y = x[:12, :20], (y[:12, :20] if work.every_step else y[:20])
-    plain, _ = build(work, None, hard, 0, "cpu")
+    plain, _ = build(work, None, layer, 0, "cpu")
     expected = loss_of(plain(x), y)
     expected.backward()
-    net, _ = build(work, noise, hard, -20.0, "cuda")
+    net, _ = build(work, noise, layer, -20.0, "cuda")
     loss = loss_of(net(x.cuda()), y.cuda())
     loss.backward()
     torch.testing.assert_close(loss.cpu(), expected, rtol=2e-3, atol=2e-4)
@@ -106,13 +111,13 @@ def check_same_answer(work: Work, noise: str | None, hard: bool) -> None:
     for name, parameter in plain.named_parameters():
         error = (ours[name].grad.cpu() - parameter.grad).norm() / parameter.grad.norm()
         assert error < 2e-2, (
-            f"{work.name}, noise {noise}, hard {hard}: gradient of {name} is off by {error:.1e}"
+            f"{work.name}, noise {noise}, layer {layer}: gradient of {name} is off by {error:.1e}"
         )
 
 
-def captured(work: Work, noise: str | None, hard: bool) -> tuple[torch.cuda.CUDAGraph, int, object]:
+def captured(work: Work, noise: str | None, layer: str) -> tuple[torch.cuda.CUDAGraph, int, object]:
     """A graph of one training step, the number of its parameters, and what must live as long as the graph."""
-    net, sparsifier = build(work, noise, hard, -3.0, "cuda")
+    net, sparsifier = build(work, noise, layer, -3.0, "cuda")
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True, capturable=True)
     x, y = (part.cuda() for part in batch_of(work))
 
@@ -126,12 +131,12 @@ def captured(work: Work, noise: str | None, hard: bool) -> tuple[torch.cuda.CUDA
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    with torch.cuda.stream(side), replayed():
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph), replayed():
         step()
     return graph, sum(p.numel() for p in net.parameters()), step
 
@@ -202,13 +207,14 @@ def main() -> None:
     for work in WORKS:
         if args.only and args.only not in work.name:
             continue
-        contenders: dict[str, tuple[str | None, bool]] = {
-            "dense": (None, False), "batch": ("batch", False), "sequence": ("sequence", False),
+        contenders: dict[str, tuple[str | None, str]] = {
+            "dense": (None, "torch"), "dense, ours": (None, "gw"), "batch": ("batch", "torch"),
+            "sequence": ("sequence", "torch"),
         }  # fmt: skip
         if work.hard:
-            contenders["sequence, hard"] = ("sequence", True)
-        for noise, hard in contenders.values():
-            check_same_answer(work, noise, hard)
+            contenders["sequence, hard"] = ("sequence", "hard")
+        for noise, layer in contenders.values():
+            check_same_answer(work, noise, layer)
         graphs = {name: captured(work, *kind) for name, kind in contenders.items()}
         runs = {name: graph.replay for name, (graph, *_) in graphs.items()}
         interleave(runs, 10)  # warm-up, thrown away

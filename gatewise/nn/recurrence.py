@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -14,6 +16,7 @@ from torch import _VF, Tensor
 from gatewise.layout import Cell, State
 from gatewise.nn.cells import SQUASHES
 
+REPLAYED: ContextVar[bool] = ContextVar("replayed", default=False)
 FUSED: dict[str, Callable[..., Any]] = {"LSTM": _VF.lstm, "GRU": _VF.gru}
 
 
@@ -158,9 +161,29 @@ def of_rows(scale: Tensor | None, rows: Tensor | None, shared_dims: int) -> Tens
     return scale.index_select(0, rows)
 
 
-def faster_unfused(cell: Cell, x: Tensor, weights: Sequence[Weights]) -> bool:
-    """With scales our GPU kernels save folding them, and undoing that on the way back; cuDNN saves no more."""
-    return not any(w.plain or no_kernel(cell, x, w) for w in weights)
+@contextmanager
+def replayed() -> Iterator[None]:
+    """What runs in here is, or is warming up for, a CUDA graph: a launch costs next to nothing."""
+    token = REPLAYED.set(True)
+    try:
+        yield
+    finally:
+        REPLAYED.reset(token)
+
+
+def faster_unfused(cell: Cell, x: Tensor, weights: Sequence[Weights], batch: int) -> bool:
+    """Whether our GPU kernels beat cuDNN's, by `benchmarks/recurrence.py`.
+
+    With scales they save folding them, and undoing that on the way back. Without, they do in training: from 192
+    neurons on while the recurrent matrix stays on chip, and beyond, a launch or two a step, in a graph.
+    """
+    if any(no_kernel(cell, x, w) for w in weights):
+        return False
+    if not any(w.plain for w in weights):
+        return True
+    hidden = weights[0].w_hh.shape[1]
+    persistent = 192 <= hidden <= 512 and batch >= 16
+    return torch.is_grad_enabled() and (persistent or (REPLAYED.get() and hidden > 512 and batch >= 64))
 
 
 def fusible(cell: Cell, weights: Sequence[Weights], gate_activation: str, mask: Tensor | None) -> bool:

@@ -195,7 +195,8 @@ class Recurrent(nn.Module):
         weights = [self.weights(*place, n) for place in self.places()]
         if order is not None:
             weights = [w.for_sequences(order) for w in weights]
-        if all(w.plain for w in weights) and fusible(self.cell, weights, self.gate_activation, mask):
+        fused = fusible(self.cell, weights, self.gate_activation, mask)
+        if fused and all(w.plain for w in weights) and not faster_unfused(self.cell, x, weights, n):
             flat = [p for w in weights for p in (w.w_ih, w.w_hh, w.b_ih, w.b_hh) if p is not None]
             output, *last = fused_stack(
                 self.cell,
@@ -230,7 +231,7 @@ class Recurrent(nn.Module):
     ) -> tuple[Tensor, list[State]]:
         """One layer, by torch's kernel where that is exact and as fast, else by our own."""
         fused = fusible(self.cell, weights, self.gate_activation, mask)
-        if fused and not faster_unfused(self.cell, x, weights):
+        if fused and not faster_unfused(self.cell, x, weights, len(states[0][0])):
             return fused_layer(self.cell, x, states, weights, sizes)
         runs = [
             scan_anywhere(

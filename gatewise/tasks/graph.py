@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import torch
 
+from gatewise.nn.recurrence import replayed
+
 WARM_UP = 3
 
 
@@ -37,7 +39,7 @@ class Replayed:
         if self.calls < WARM_UP:
             self.calls += 1
             self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream), quiet():
+            with torch.cuda.stream(self.stream), quiet(), replayed():
                 self.step()
             torch.cuda.current_stream().wait_stream(self.stream)
             return
@@ -47,7 +49,7 @@ class Replayed:
     def capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with quiet(), torch.cuda.graph(graph, stream=self.stream):
+            with quiet(), replayed(), torch.cuda.graph(graph, stream=self.stream):
                 self.step()
         except RuntimeError as error:
             torch.cuda.synchronize()
