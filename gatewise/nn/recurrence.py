@@ -174,16 +174,16 @@ def replayed() -> Iterator[None]:
 def faster_unfused(cell: Cell, x: Tensor, weights: Sequence[Weights], batch: int) -> bool:
     """Whether our GPU kernels beat cuDNN's, by `benchmarks/recurrence.py`.
 
-    With scales they save folding them, and undoing that on the way back. Without, they do in training: from 192
-    neurons on while the recurrent matrix stays on chip, and beyond, a launch or two a step, in a graph.
+    With scales they save folding them, and undoing that on the way back. Without, they do for training in a graph,
+    where a launch or two per step cost nothing: while the recurrent matrix stays on chip, and beyond for batches
+    that keep the GPU busy.
     """
     if any(no_kernel(cell, x, w) for w in weights):
         return False
     if not any(w.plain for w in weights):
         return True
-    hidden = weights[0].w_hh.shape[1]
-    persistent = 192 <= hidden <= 512 and batch >= 16
-    return torch.is_grad_enabled() and (persistent or (REPLAYED.get() and hidden > 512 and batch >= 64))
+    least = 16 if weights[0].w_hh.shape[1] <= 512 else 64
+    return REPLAYED.get() and torch.is_grad_enabled() and batch >= least
 
 
 def fusible(cell: Cell, weights: Sequence[Weights], gate_activation: str, mask: Tensor | None) -> bool:

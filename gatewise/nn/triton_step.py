@@ -1,18 +1,10 @@
-"""The recurrence for any width: per step one product with the recurrent matrix and one pointwise kernel.
-
-A batch is a thin matrix, so its product has too few tiles for a large GPU. It is cut along the sum it takes,
-
-    h Wh  =  sum over k of  h[:, part k] Wh[part k, :]
-
-all parts are computed at once, and the pointwise kernel, which reads the product anyway, adds them up.
-"""
+"""The recurrence for any width: per step one product with the recurrent matrix and one pointwise kernel."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -23,9 +15,6 @@ from torch import Tensor
 from gatewise.nn.triton_cells import N_SLOTS, cell_backward, cell_forward
 
 BLOCK = 256
-TILE = (64, 128)  # rows and columns of a product that one multiprocessor computes
-ALIGNED = 4  # numbers: a part must begin where 16 bytes do
-SHORTEST = 128  # of a part: a shorter one loads more than it multiplies
 
 
 @dataclass(frozen=True)
@@ -120,24 +109,13 @@ def load_or_one(pointer, at, ok):
 
 
 @triton.jit
-def sum_parts(parts, at, stride, ok, PARTS: tl.constexpr):
-    """The sum over k of parts[k, at]."""
-    total = tl.load(parts + at, mask=ok, other=0.0).to(tl.float32)
-    for k in range(1, PARTS):
-        total += tl.load(parts + k * stride + at, mask=ok, other=0.0)
-    return total
-
-
-@triton.jit
-def slot_product(
-    inputs, recurrent, at, H, stride, ok, SLOT: tl.constexpr, G: tl.constexpr, PARTS: tl.constexpr
-):
+def slot_product(inputs, recurrent, at, H, ok, SLOT: tl.constexpr, G: tl.constexpr):
     """p = (Wx x) + (Wh h), of which a GRU's candidate has only one in each of its slots."""
     p = tl.zeros_like(at).to(tl.float32)
     if SLOT < G:
         p += tl.load(inputs + at + SLOT * H, mask=ok, other=0.0)
     if SLOT >= 4 - G:
-        p += sum_parts(recurrent, at + (SLOT + G - 4) * H, stride, ok, PARTS)
+        p += tl.load(recurrent + at + (SLOT + G - 4) * H, mask=ok, other=0.0)
     return p
 
 
@@ -151,7 +129,7 @@ def add_at(pointer, at, value, ok):
 @triton.jit
 def forward_kernel(
     inputs,  # (B, G, H) of this step
-    recurrent,  # (PARTS, B, G, H)
+    recurrent,  # (B, G, H)
     products,  # (B, 4, H), written
     mask,  # (B,)
     h_before,
@@ -167,7 +145,6 @@ def forward_kernel(
     H,
     G: tl.constexpr,
     HARD: tl.constexpr,
-    PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """h', c' = cell(p * z + b, h, c), and p kept for the way back."""
@@ -176,10 +153,10 @@ def forward_kernel(
     b = at // H
     j = at % H
     half = b * G * H + j
-    p0 = slot_product(inputs, recurrent, half, H, n * G, ok, 0, G, PARTS)
-    p1 = slot_product(inputs, recurrent, half, H, n * G, ok, 1, G, PARTS)
-    p2 = slot_product(inputs, recurrent, half, H, n * G, ok, 2, G, PARTS)
-    p3 = slot_product(inputs, recurrent, half, H, n * G, ok, 3, G, PARTS)
+    p0 = slot_product(inputs, recurrent, half, H, ok, 0, G)
+    p1 = slot_product(inputs, recurrent, half, H, ok, 1, G)
+    p2 = slot_product(inputs, recurrent, half, H, ok, 2, G)
+    p3 = slot_product(inputs, recurrent, half, H, ok, 3, G)
     whole = products + b * 4 * H + j
     tl.store(whole, p0, mask=ok)
     tl.store(whole + H, p1, mask=ok)
@@ -211,8 +188,7 @@ def backward_kernel(
     mask,  # (B,)
     h_before,
     c_before,
-    dh,  # (B, H): in, of h after the step without the recurrent products; out, the same of h before it
-    recurrent,  # (PARTS, B, H): those products, from the step after
+    dh,  # (B, H): in, of h after the step; out, of h before it without the recurrent products
     dc,  # (B, H): in, of c after; out, of c before
     d_bias,
     d_gate_scale,
@@ -226,7 +202,6 @@ def backward_kernel(
     H,
     G: tl.constexpr,
     HARD: tl.constexpr,
-    PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """dp = ds z,   dz += ds p,   db += ds,   with ds from the gradients of h' and c'."""
@@ -251,7 +226,6 @@ def backward_kernel(
     h = tl.load(h_before + at, mask=ok)
     z_h = load_or_one(neuron_scale, b * neuron_stride + j, ok)
     d_after = tl.load(dh + at, mask=ok) + tl.load(d_output + at, mask=ok)
-    d_after += sum_parts(recurrent, at, n, ok, PARTS)
     if G == 3:
         c = h
         dc_after = tl.zeros_like(h)
@@ -288,34 +262,15 @@ def backward_kernel(
         tl.store(dc + at, dc_before, mask=ok)
 
 
-@cache
-def multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
-
-
-def parts_of(rows: int, depth: int, columns: int, device: torch.device) -> int:
-    """In how many equal parts a product (rows, depth) (depth, columns) is computed: about a tile for each
-    multiprocessor."""
-    tiles = triton.cdiv(rows, TILE[0]) * triton.cdiv(columns, TILE[1])
-    most = max(1, min(5 * multiprocessors(device) // (4 * tiles), depth // SHORTEST))
-    return next(n for n in range(most, 0, -1) if n == 1 or depth % (n * ALIGNED) == 0)
-
-
-def in_parts(x: Tensor, n: int) -> Tensor:  # (B, K) -> (n, B, K/n)
-    return x.view(len(x), n, -1).transpose(0, 1)
-
-
 def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the input products
     """Fills products and states of the tape, whose first state is there."""
     steps, batch, hidden = tape.shape
-    n, common, w = batch * hidden, tape.common, tape.operand(tape.w_hh)
-    parts = parts_of(batch, hidden, len(w), w.device)
-    w = in_parts(w, parts).mT  # (parts, H/parts, G*H)
+    n, common, w = batch * hidden, tape.common, tape.operand(tape.w_hh).mT
     for t in reversed(range(steps)) if tape.reverse else range(steps):
         before, after = t + tape.reverse, t + 1 - tape.reverse
         forward_kernel[(triton.cdiv(n, BLOCK),)](
             inputs[t],
-            in_parts(tape.operand(tape.h[before]), parts) @ w,
+            tape.operand(tape.h[before]) @ w,
             tape.products[t],
             None if tape.mask is None else tape.mask[t],
             tape.h[before],
@@ -324,7 +279,6 @@ def forward(tape: Tape, inputs: Tensor) -> None:  # inputs: (T, B, G, H), the in
             None if tape.c is None else tape.c[after],
             n=n,
             H=hidden,
-            PARTS=parts,
             BLOCK=BLOCK,
             **common,
         )
@@ -334,10 +288,7 @@ def backward(tape: Tape, d_output: Tensor, grads: Gradients) -> None:  # d_outpu
     """Fills the gradients, which hold those of the last state; the sums over time must start at zero."""
     steps, batch, hidden = tape.shape
     n, common, w = batch * hidden, tape.common, tape.operand(tape.w_hh)
-    parts = parts_of(batch, len(w), hidden, w.device)
-    w = w.view(parts, -1, hidden)
-    d_products = grads.products.view(steps, batch, -1)[..., -tape.n_gates * hidden :]
-    recurrent = w.new_zeros(parts, batch, hidden)
+    recurrent = grads.products.view(steps, batch, -1)[..., -tape.n_gates * hidden :]
     for t in range(steps) if tape.reverse else reversed(range(steps)):
         before = t + tape.reverse
         backward_kernel[(triton.cdiv(n, BLOCK),)](
@@ -348,16 +299,16 @@ def backward(tape: Tape, d_output: Tensor, grads: Gradients) -> None:  # d_outpu
             tape.h[before],
             None if tape.c is None else tape.c[before],
             grads.h,
-            recurrent,
             grads.c,
             grads.bias,
             grads.gate_scale,
             grads.neuron_scale,
             n=n,
             H=hidden,
-            PARTS=parts,
             BLOCK=BLOCK,
             **common,
         )
-        torch.bmm(in_parts(tape.operand(d_products[t]), parts), w, out=recurrent)
-    grads.h.add_(recurrent.sum(0))
+        if tape.precision == "bf16":
+            grads.h.add_(tape.operand(recurrent[t]) @ w)
+        else:
+            torch.addmm(grads.h, recurrent[t], w, out=grads.h)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import gatewise as gw
+from gatewise.nn import recurrence
 from gatewise.nn.cells import SQUASHES, hard_sigmoid
 from gatewise.nn.recurrence import Weights, fused_layer, fusible, scan
 
@@ -416,3 +418,24 @@ def test_bad_masks_and_packed_widths_are_named() -> None:
 
 def test_repr_says_what_is_unusual() -> None:
     assert repr(gw.nn.LSTM(3, 4, 2, bidirectional=True)) == "LSTM(3, 4, num_layers=2, bidirectional=True)"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "batch", "grad", "graph", "ours"),
+    [
+        (200, 32, True, True, True),
+        (200, 32, True, False, False),
+        (200, 32, False, True, False),
+        (200, 8, True, True, False),
+        (1000, 64, True, True, True),
+        (1500, 20, True, True, False),
+    ],
+)
+def test_dense_layers_take_our_kernels_where_they_are_faster(hidden, batch, grad, graph, ours, monkeypatch):
+    monkeypatch.setattr(recurrence, "no_kernel", lambda *of: None)
+    rnn = gw.nn.LSTM(3, hidden)
+    with torch.set_grad_enabled(grad), recurrence.replayed() if graph else nullcontext():
+        found = recurrence.faster_unfused(rnn.cell, torch.ones(1), [rnn.weights(0, 0, batch)], batch)
+    assert found == ours
+    monkeypatch.setattr(recurrence, "no_kernel", lambda *of: "it is not on a GPU")
+    assert not recurrence.faster_unfused(rnn.cell, torch.ones(1), [rnn.weights(0, 0, batch)], batch)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import gatewise as gw
 from gatewise.nn.cells import GRU, LSTM
-from gatewise.nn.recurrence import Weights, say_once, scan
+from gatewise.nn.recurrence import Weights, replayed, say_once, scan
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if importlib.util.find_spec("triton") is None:
@@ -43,9 +43,6 @@ def _setting(monkeypatch):
         room = SimpleNamespace(major=9, multi_processor_count=4, shared_memory_per_block_optin=2**17)
         monkeypatch.setattr(triton_persistent, "gpu", lambda device: room)
         monkeypatch.setattr(triton_persistent, "await_all", lambda counter, count: None)
-        monkeypatch.setattr(
-            triton_step, "SHORTEST", 2
-        )  # these layers are small, and must be cut nevertheless
 
 
 def draw(seed: int, hidden: int, batch: int | None = None):
@@ -294,3 +291,29 @@ def test_the_step_kernels_have_no_width_limit(monkeypatch):
     monkeypatch.setattr(triton_step, "forward", lambda tape, inputs: (seen.append(1), forward(tape, inputs)))
     answer(triton_scan.device_scan, draw(5, 3))
     assert seen
+
+
+@pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
+@pytest.mark.parametrize("layer", [gw.nn.LSTM, gw.nn.GRU])
+def test_a_dense_layer_in_a_graph_gives_what_cudnn_gives(layer, monkeypatch):
+    """Two layers: for a graph they train in our kernels, else in cuDNN's."""
+    set_precision(monkeypatch, "tf32")
+    rnn, x, seen = layer(30, 40, 2).cuda(), torch.randn(9, 20, 30).cuda(), []
+    device_scan = triton_scan.device_scan
+    monkeypatch.setattr(triton_scan, "device_scan", lambda *a, **k: (seen.append(1), device_scan(*a, **k))[1])
+
+    def gradients() -> list[Tensor]:
+        rnn.zero_grad()
+        rnn(x)[0].square().sum().backward()
+        return [parameter.grad.clone() for parameter in rnn.parameters()]
+
+    expected = gradients()
+    assert not seen
+    with replayed():
+        ours = gradients()
+        assert len(seen) == 2
+        with torch.no_grad():
+            rnn(x)
+        assert len(seen) == 2
+    for got, wanted in zip(ours, expected):
+        assert (got - wanted).norm() < TOLERANCE["tf32"] * wanted.norm()
