@@ -17,7 +17,6 @@ from gatewise.tasks.files import (
     RunError,
     read_json,
     remove_partials,
-    write_whole,
 )
 from gatewise.tasks.recipe import DEFAULTS, OWN_DATA, Recipe, dump
 from gatewise.tasks.setup import describe, digest, load_data
@@ -68,7 +67,7 @@ def refuse_taken_folder(recipe: Recipe, options: Options) -> None:
         )
 
 
-def prepare_folder(recipe: Recipe, options: Options) -> None:
+def prepare_folder(options: Options) -> None:
     out = options.out
     try:
         if options.overwrite and holds_run(out):
@@ -78,8 +77,6 @@ def prepare_folder(recipe: Recipe, options: Options) -> None:
         remove_partials(out)
     except OSError as error:
         raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
-    if not (options.resume and (out / CHECKPOINT).exists()):
-        write_whole(out / RECIPE, dump(recipe).encode())
 
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:

@@ -37,11 +37,21 @@ from gatewise.tasks.batches import epoch_generator
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.encoding import encoding_of, save_encoding
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
-from gatewise.tasks.files import CHECKPOINT, GATES, METRICS, MODEL, RESULT, RunError, write_json
+from gatewise.tasks.files import (
+    CHECKPOINT,
+    GATES,
+    METRICS,
+    MODEL,
+    RECIPE,
+    RESULT,
+    RunError,
+    write_json,
+    write_whole,
+)
 from gatewise.tasks.graph import use_tf32
 from gatewise.tasks.lock import only_writer
 from gatewise.tasks.progress import Progress
-from gatewise.tasks.recipe import Recipe
+from gatewise.tasks.recipe import Recipe, dump
 from gatewise.tasks.recurrence_share import recurrence_share
 from gatewise.tasks.run_folder import (
     checked_result,
@@ -97,7 +107,7 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
         refuse_taken_folder(recipe, options)
         # What is wrong with the data must not cost the run that is there: they are read first.
         run = Run(recipe, options)
-        prepare_folder(recipe, options)
+        prepare_folder(options)
         return run.to_the_end()
 
 
@@ -119,7 +129,6 @@ class Run:
         if self.device.type == "cuda":
             use_tf32()
             torch.cuda.reset_peak_memory_stats(self.device)
-        self.began = time.perf_counter()
         torch.manual_seed(recipe.train.seed)
         self.corpus = load_data(recipe, options.data_dir)
         self.about, self.digest = describe(self.corpus), digest(self.corpus)
@@ -147,6 +156,8 @@ class Run:
         resumed = self.options.resume and where.exists()
         if resumed:
             self.restore(load_checkpoint(where))
+        if not (resumed and (self.options.out / RECIPE).is_file()):
+            write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
         self.metrics.rewind(self.position.epoch - 1)
         self.model.train()
         with Progress(self.recipe.name, t.epochs, self.options.quiet) as progress:
@@ -335,7 +346,6 @@ class Run:
             "expect": dict(self.recipe.expect),
             "seed": t.seed,
             "seconds": p.seconds,
-            "seconds_with_loading": time.perf_counter() - self.began,
             "peak_memory": provenance.peak_memory(self.device),
             "recurrence_share": share,
             "graph": self.update.graph is not None,

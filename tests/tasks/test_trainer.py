@@ -168,10 +168,12 @@ def test_resumed_runs_end_with_the_same_numbers(
         with pytest.raises(Killed):
             train(row, options(tmp_path / "cut", folder, checkpoint_every=0))
     assert not (tmp_path / "cut" / "result.json").exists()
+    (tmp_path / "cut" / "recipe.toml").unlink()  # moved here without it
     torch.manual_seed(99)  # another process would not have the generator of this one
     resumed = train(row, options(tmp_path / "cut", folder, resume=True))
     assert numbers(resumed) == numbers(whole)
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert (tmp_path / "cut" / "recipe.toml").read_text() == (tmp_path / "whole" / "recipe.toml").read_text()
     again = train(row, options(tmp_path / "cut", folder, resume=True))  # finished: nothing to do
     assert again == plain(resumed)
 
