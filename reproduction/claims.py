@@ -158,9 +158,8 @@ def fewer(without: Runs, having: Runs) -> Found:
 
 
 def not_fewer(without: Runs, having: Runs) -> Found:
-    found = counted(without, having)
-    states = (found[key]["state"] for key in ("neurons", "live_gates"))
-    return verdict(state != "fewer" for state in states), found, counts_line(found)
+    answer, found, said = fewer(without, having)
+    return verdict([answer != HOLDS]), found, said
 
 
 def settles(runs: Runs) -> Found:
