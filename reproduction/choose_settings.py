@@ -1,15 +1,17 @@
 """What the paper leaves open, chosen on validation: all trials written down.
 
-Three questions, the first two with every trial trained in full. `bayes`: batch, window, clipping, learning-rate decay
-and starting values of the Bayesian word model, which the paper does not state. `lambda`: the strength of pruning W+N,
-which the paper says was tuned to equal quality. `start`: how the large word model gets through its first updates,
-four epochs each. A trial differs from its recipe in the keys that its name lists. Trials are ordered by validation
-perplexity; test numbers are stored and not looked at. What differs by less than a seed does (1 in perplexity) counts
-as equal; then fewer live gates decide. Trials that are done already are taken from their folders.
+`bayes`: batch, window, clipping, learning-rate decay and starting values of the Bayesian word model, which the paper
+does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality. `start`: how the
+large word model gets through its first updates, four epochs each. `large-wgn`, `large-wn`: the same to the end, and the
+strength of W+N. A trial differs from its recipe in the keys that its name lists and is otherwise trained in full. Trials
+are ordered by validation perplexity; test numbers are stored and not looked at. What differs by less than a seed does (1
+in perplexity) counts as equal; then fewer live gates decide. Trials that are done already are taken from their folders.
 
     python reproduction/choose_settings.py bayes --json reproduction/choice_bayes.json
     python reproduction/choose_settings.py lambda --json reproduction/choice_lambda.json
     python reproduction/choose_settings.py start --json reproduction/choice_start.json
+    python reproduction/choose_settings.py large-wgn --json reproduction/choice_large_wgn.json
+    python reproduction/choose_settings.py large-wn --json reproduction/choice_large_wn.json
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ RECIPE = {
     "bayes": "ptb-word-small-bayes-wgn",
     "lambda": "ptb-word-small-prune-wn",
     "start": "ptb-word-large-prune-wgn",
+    "large-wgn": "ptb-word-large-prune-wgn",
+    "large-wn": "ptb-word-large-prune-wn",
 }
 TRIALS = {
     "bayes": [
@@ -48,6 +52,11 @@ TRIALS = {
     "start": [
         f"epochs=4 clip={clip} warm_up={updates}"  # an epoch has 1,327 updates
         for clip, updates in ((10, 0), (5, 0), (10, 600), (10, 1327), (5, 600))
+    ],
+    "large-wgn": [f"clip={clip} warm_up={updates}" for clip, updates in ((5, 0), (10, 600))],
+    "large-wn": [
+        f"group={group} clip={clip} warm_up={updates}"
+        for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
     ],
 }
 
