@@ -426,7 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)  # cuda:x: is no emoji
     try:
         app(given, prog_name="gatewise")
         code = 0

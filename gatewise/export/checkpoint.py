@@ -17,7 +17,7 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,19 +64,16 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Saved:
         if clash:
             raise CheckpointError(f"{folder}: two tensors would be stored as {clash.pop()!r}; rename one.")
         stored |= parts
-    folder.mkdir(parents=True, exist_ok=True)
-    finish_interrupted(folder)
-    weights = folder / (WEIGHTS + TEMPORARY)
-    save_file(stored, weights, metadata={"format": "pt"})
-    flush(weights)
     sizes = sum(e.bytes for e in entries.values()), sum(e.dense_bytes for e in entries.values())
-    config = config_of(model, entries, shared) | {
-        "stored_bytes": sizes[0],
-        "dense_bytes": sizes[1],
-        "weights": {"bytes": weights.stat().st_size, "sha256": sha256(weights)},
-    }
-    write_config(folder / (CONFIG + TEMPORARY), config)
-    shutil.copymode(folder / (CONFIG + TEMPORARY), weights)  # safetensors writes for the owner alone
+    config = config_of(model, entries, shared) | {"stored_bytes": sizes[0], "dense_bytes": sizes[1]}
+    weights = folder / (WEIGHTS + TEMPORARY)
+    finish_interrupted(folder)
+    with nothing_left(folder):
+        save_file(stored, weights, metadata={"format": "pt"})
+        flush(weights)
+        config["weights"] = {"bytes": weights.stat().st_size, "sha256": sha256(weights)}
+        write_config(folder / (CONFIG + TEMPORARY), config)
+        shutil.copymode(folder / (CONFIG + TEMPORARY), weights)  # safetensors writes for the owner alone
     os.replace(weights, folder / WEIGHTS)
     try:
         os.replace(folder / (CONFIG + TEMPORARY), folder / CONFIG)
@@ -126,6 +123,26 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
 
 
 # Writing.
+
+
+@contextlib.contextmanager
+def nothing_left(folder: Path) -> Iterator[None]:
+    """Where files cannot be written, a full disk say, those of before stay, and no part of the new ones does."""
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            for name in (WEIGHTS, CONFIG):
+                (folder / (name + TEMPORARY)).unlink(missing_ok=True)
+            if new:
+                folder.rmdir()
+        reason = getattr(error, "strerror", None) or said(error)
+        raise CheckpointError(
+            f"{folder}: the model could not be written ({reason}). What was there before is still "
+            "there. Make room, or choose another folder."
+        ) from error
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:

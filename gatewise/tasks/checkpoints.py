@@ -37,7 +37,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     head, _, payload = content.partition(b"\n")
     if not head.startswith(MAGIC):
         raise RunError(
-            f"{path}: is not a checkpoint of this version of gatewise. Start anew in another --out."
+            f"{path}: is not a checkpoint of this version of gatewise, or it was cut short ({len(content):,} bytes). "
+            "Restore it from a copy, or start anew with --overwrite."
         )
     if hashlib.sha256(payload).hexdigest().encode() != head.removeprefix(MAGIC):
         raise RunError(

@@ -32,7 +32,7 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True)
 class Data:
-    """Corpus and batches. Keys of other kinds of corpus than the one named are ignored."""
+    """Corpus and batches. Keys of other kinds of corpus than the one named are ignored, but for those of `--set`."""
 
     task: Literal["word-ptb", "char-ptb", "imdb", "agnews", "words", "characters", "csv", "npz"]
     batch: int
@@ -71,7 +71,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Sparsify:
-    """The framework and its numbers; keys of the other framework are ignored."""
+    """The framework and its numbers; keys of the other framework are ignored, but for those of `--set`."""
 
     method: Literal["none", "group-lasso", "variational"] = "none"
     levels: Literal["W", "W+N", "W+G+N"] = "W+G+N"
@@ -172,6 +172,23 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
 }
 OWN_DATA, PAPER_DATA = ("words", "characters", "csv", "npz"), ("word-ptb", "char-ptb", "imdb", "agnews")
+# Who reads a key that not everyone reads: kinds of data, or the framework.
+READERS = {
+    "word-ptb char-ptb words characters": "data.chunk data.remainder data.test_batch",
+    "word-ptb char-ptb words characters npz": "data.steps",
+    "imdb agnews": "data.vocabulary",
+    "imdb agnews csv": "data.max_len data.lower data.vectors data.lower_fallback",
+    "imdb agnews csv npz": "train.clip_probabilities",
+    "imdb agnews csv words characters": "data.vocabulary_size",
+    "imdb agnews csv words characters npz": "data.valid_fraction",
+    "csv": "data.text_column data.label_column",
+    "word-ptb words imdb agnews csv": "model.embedding",
+    "word-ptb words imdb agnews csv npz": "model.dropout",
+    "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output",
+    "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
+    "sparsify.log_sigma sparsify.warm_up_epochs",
+    "group-lasso variational": "sparsify.levels",
+}
 
 
 def names() -> list[str]:
@@ -199,12 +216,12 @@ def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     content.setdefault("name", path.stem)
     data = content.get("data")
     before = data.get("task") if isinstance(data, dict) else None
-    for change in changes:
-        apply_change(content, change)
+    changed = {apply_change(content, change): change for change in changes}
     try:
         recipe = parse(content)
     except RecipeError as error:
         raise RecipeError(f"{_blamed(str(error), changes) or path}: {error}") from error
+    _refuse_unread(recipe, changed)
     return _of_own_data(recipe) if before in PAPER_DATA and recipe.data.task in OWN_DATA else recipe
 
 
@@ -214,6 +231,21 @@ def _of_own_data(recipe: Recipe) -> Recipe:
     methods = {"none": "dense network", "group-lasso": f"pruning {levels}", "variational": f"Bayes {levels}"}
     title = f"{Path(recipe.data.path or '').name}, {methods[recipe.sparsify.method]}"
     return dataclasses.replace(recipe, title=title, expect={})
+
+
+def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:
+    """A recipe may hold keys for other data than it is used on; who asks for a change expects one."""
+    values = recipe.steering()
+    for readers, keys in READERS.items():
+        section = "sparsify.method" if "sparsify" in keys else "data.task"
+        if values[section] in readers.split():
+            continue
+        for key in keys.split():
+            if key in changed and values[key] != DEFAULTS[key]:
+                raise RecipeError(
+                    f"--set {changed[key]}: does nothing with {section} = {values[section]!r}, only with "
+                    f"{' or '.join(readers.split())}. Leave it out."
+                )
 
 
 def _blamed(message: str, changes: Sequence[str]) -> str:
@@ -239,8 +271,8 @@ def parse(content: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-def apply_change(content: dict[str, Any], change: str) -> None:
-    """Put one `section.key=value` into the parsed TOML; a value that is not TOML is taken as a string."""
+def apply_change(content: dict[str, Any], change: str) -> str:
+    """Put one `section.key=value` into the parsed TOML, and return the key; what is no TOML value is a string."""
     target, equals, text = change.partition("=")
     section, _, key = target.strip().rpartition(".")
     if not equals or not key:
@@ -262,6 +294,7 @@ def apply_change(content: dict[str, Any], change: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     content.setdefault(section, {})[key] = value
+    return f"{section}.{key}"
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

@@ -116,5 +116,6 @@ def markdown(rows: list[Row]) -> str:
     for r in rows:
         if r.ours is not None:
             spread = f"{line(r.spread)} ({r.seeds})" if r.seeds > 1 else "one seed"
-            lines.append(f"| `{r.name}` | {line(r.ours)} | {spread} | {line(r.paper)} | {line(r.log)} |")
+            ours = f"{line(r.ours)} ({r.note})" if r.note else line(r.ours)
+            lines.append(f"| `{r.name}` | {ours} | {spread} | {line(r.paper)} | {line(r.log)} |")
     return "\n".join(lines)

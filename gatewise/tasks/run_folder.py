@@ -14,6 +14,7 @@ from gatewise.tasks.files import (
     MODEL,
     RECIPE,
     RESULT,
+    TENSORBOARD,
     RunError,
     read_json,
     remove_partials,
@@ -73,7 +74,8 @@ def prepare_folder(options: Options) -> None:
         if options.overwrite and holds_run(out):
             for name in (CHECKPOINT, METRICS, GATES, RESULT):
                 (out / name).unlink(missing_ok=True)
-            shutil.rmtree(out / MODEL, ignore_errors=True)
+            for name in (MODEL, TENSORBOARD):
+                shutil.rmtree(out / name, ignore_errors=True)
         remove_partials(out)
     except OSError as error:
         raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gatewise.analyse import map_gates
 from gatewise.compact import compress
-from gatewise.export import save
+from gatewise.export import CheckpointError, load, save
 from gatewise.readers import find_readers
 from gatewise.report import measure, show
 from gatewise.sparsify import Variational
@@ -44,6 +44,7 @@ from gatewise.tasks.files import (
     MODEL,
     RECIPE,
     RESULT,
+    TENSORBOARD,
     RunError,
     write_json,
     write_whole,
@@ -99,9 +100,12 @@ class Position:
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     """Run a recipe to its end and return what result.json holds."""
     out = options.out
-    # A model that was lost comes again from the checkpoint, without an update.
-    whole = (out / MODEL).is_dir() or not (out / CHECKPOINT).is_file()
-    if options.resume and (out / RESULT).is_file() and whole:
+    # A model that was lost or damaged comes again from the checkpoint, without an update.
+    if (
+        options.resume
+        and (out / RESULT).is_file()
+        and not ((out / CHECKPOINT).is_file() and is_lost(out / MODEL))
+    ):
         return checked_result(recipe, options)
     with only_writer(out):
         refuse_taken_folder(recipe, options)
@@ -146,7 +150,7 @@ class Run:
         self.position = Position()
         self.metrics = Metrics(options.out / METRICS)
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
-        self.board: Any = tensorboard_writer(options.out) if options.tensorboard else None
+        self.board: Any = None
 
     # The loop.
 
@@ -159,6 +163,8 @@ class Run:
         if not (resumed and (self.options.out / RECIPE).is_file()):
             write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
         self.metrics.rewind(self.position.epoch - 1)
+        if self.options.tensorboard:
+            self.board = tensorboard_writer(self.options.out, self.position.epoch)
         self.model.train()
         with Progress(self.recipe.name, t.epochs, self.options.quiet) as progress:
             self.introduce(progress, resumed)
@@ -209,6 +215,7 @@ class Run:
                 self.save(progress)
         loss, weight, penalty = self.step.sums.tolist()  # waits for the device, once per epoch
         self.stop_at_nan()
+        self.stop_at_broken_weights()
         p.epoch_seconds = before + time.perf_counter() - start
         p.seconds += p.epoch_seconds
         self.end_epoch(progress, loss / weight, penalty / n, rates[-1])
@@ -260,18 +267,33 @@ class Run:
     def stop_at_nan(self) -> None:
         bad = int(self.step.bad)
         if bad < self.n_batches:
-            epoch = self.position.epoch
             raise RunError(
-                f"the loss was NaN or infinite in epoch {epoch}, update {bad + 1} of {self.n_batches}. The last good "
-                f"checkpoint is {self.saved_position}. A lower train.lr or train.clip usually helps; with another "
-                "recipe begin in another --out."
+                f"the loss was NaN or infinite in epoch {self.position.epoch}, update {bad + 1} of {self.n_batches}. "
+                + self.way_back()
             )
+
+    def stop_at_broken_weights(self) -> None:
+        """A loss is known before its update: the last one may have broken weights, and no loss tells of it."""
+        for name, parameter in self.model.named_parameters():
+            if not parameter.isfinite().all():
+                p = self.position
+                raise RunError(
+                    f"{name} is NaN or infinite after epoch {p.epoch}, update {p.step} of {self.n_batches}. "
+                    + self.way_back()
+                )
+
+    def way_back(self) -> str:
+        return (
+            f"The last good checkpoint is {self.saved_position}. A lower train.lr or train.clip usually helps; with "
+            "another recipe begin in another --out."
+        )
 
     # Checkpoints.
 
     def save(self, progress: Progress) -> None:
-        """Write where the run stands; a loss that is not finite is never written."""
+        """Write where the run stands; a loss or a weight that is not finite is never written."""
         self.stop_at_nan()
+        self.stop_at_broken_weights()
         p, path = self.position, self.options.out / CHECKPOINT
         content: dict[str, Any] = {
             "recipe": self.recipe.steering(),
@@ -332,7 +354,10 @@ class Run:
         check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
         quality[f"compact_test_{self.quality}"] = check()
         self.compare(quality[f"test_{self.quality}"], quality[f"compact_test_{self.quality}"])
-        saved = save(compact.cpu(), self.options.out / MODEL)
+        try:
+            saved = save(compact.cpu(), self.options.out / MODEL)
+        except CheckpointError as error:
+            raise RunError(f"{error} The run goes on with --resume.") from error
         save_encoding(encoding_of(self.corpus), self.options.out / MODEL)
         if self.sparsifier is not None:
             write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
@@ -393,14 +418,23 @@ def flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
     return found
 
 
-def tensorboard_writer(out: Path) -> Any:
+def is_lost(model: Path) -> bool:
+    try:
+        load(model)
+    except CheckpointError:
+        return True
+    return False
+
+
+def tensorboard_writer(out: Path, first_epoch: int) -> Any:
+    """What an earlier part of the run wrote about `first_epoch` and later is hidden: those are run again."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise RunError(
             "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
         ) from error
-    return SummaryWriter(str(out / "tensorboard"))
+    return SummaryWriter(str(out / TENSORBOARD), purge_step=first_epoch)
 
 
 def shown_quality(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -523,3 +525,27 @@ def test_who_may_read_one_file_may_read_the_other(tmp_path: Path) -> None:
     gw.save(Tagger(), tmp_path)
     modes = {(tmp_path / name).stat().st_mode for name in ("config.json", "model.safetensors")}
     assert len(modes) == 1
+
+
+@pytest.mark.parametrize("error", [SafetensorError("No space left"), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize("before", [False, True])
+def test_what_cannot_be_written_leaves_nothing_new(
+    error: Exception, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: the message names the folder, the model of before stays, and no folder stays empty."""
+    folder, model = tmp_path / "model", Tagger()
+    if before:
+        gw.save(model, folder)
+
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"model: the model could not be written .*No space left"):
+        gw.save(Tagger(), folder)
+    if before:
+        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+        assert torch.equal(gw.load(folder, into=Tagger()).fc.weight, model.fc.weight)
+    else:
+        assert not folder.exists()

@@ -308,3 +308,29 @@ def test_unknown_recipe_and_broken_file(tmp_path: Path) -> None:
     broken.write_text("[data\n")
     with pytest.raises(RecipeError, match="is not TOML"):
         recipe.load(broken)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("ptb-char-bayes-wgn", ["model.dropout=0.9"], "data.task = 'char-ptb'"),
+        ("ptb-char-bayes-wgn", ["embedding=77"], "data.task = 'char-ptb'"),
+        ("ptb-word-small-bayes-wgn", ["data.lower=true"], "only with imdb or agnews or csv"),
+        ("imdb-bayes-wgn", ["data.steps=5"], "data.task = 'imdb'"),
+        ("imdb-bayes-wgn", ["sparsify.group=0.1"], "sparsify.method = 'variational'"),
+        ("ptb-word-small-prune-wgn", ["sparsify.noise=batch"], "only with variational"),
+        ("imdb-original", ["sparsify.levels=W"], "sparsify.method = 'none'"),
+    ],
+)
+def test_a_change_that_does_nothing_is_refused(name: str, changes: list[str], said: str) -> None:
+    """Who sets a key expects it to matter; in a file it may wait for other data."""
+    with pytest.raises(RecipeError, match="does nothing with") as caught:
+        recipe.load(name, changes)
+    assert said in str(caught.value)
+    recipe.load("imdb-bayes-wgn", ["data.task=npz", "data.path=x.npz", "data.vectors=none"])
+
+
+def test_keys_that_not_everyone_reads_are_keys() -> None:
+    readers = {word for words in recipe.READERS for word in words.split()}
+    assert readers == {*recipe.OWN_DATA, *recipe.PAPER_DATA, "group-lasso", "variational"}
+    assert {key for keys in recipe.READERS.values() for key in keys.split()} <= recipe.DEFAULTS.keys()

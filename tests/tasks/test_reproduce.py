@@ -38,6 +38,9 @@ def test_a_run_stands_beside_the_paper(tmp_path: Path) -> None:
     text = markdown(list(rows.values()))
     assert text.count("\n") == 2
     assert "| one seed |" in text
+    noted = RESULT | {"data": {"note": "trained on a part of it"}}
+    (tmp_path / name / "result.json").write_text(json.dumps(noted))
+    assert "153-368 (trained on a part of it) |" in markdown(table(tmp_path))
 
 
 def test_seeds_give_a_mean_and_a_spread(tmp_path: Path) -> None:

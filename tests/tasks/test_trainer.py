@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,30 @@ def test_tensorboard_is_an_extra(folder: Path, tmp_path: Path) -> None:
         return
     train(row, chosen)
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_tensorboard_forgets_epochs_that_run_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where a resumed run goes on; a run that begins anew leaves no file of the old one."""
+    purged = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            Path(folder).mkdir(exist_ok=True)
+            purged.append(purge_step)
+
+        add_scalar = flush = close = lambda *of: None
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    row = tiny("words", folder, "epochs=2")
+    train(row, options(tmp_path, folder, tensorboard=True))
+    (tmp_path / "result.json").unlink()
+    train(row, options(tmp_path, folder, tensorboard=True, resume=True))
+    assert purged == [1, 3]
+    (tmp_path / "tensorboard" / "events").touch()
+    train(row, options(tmp_path, folder, overwrite=True))
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_the_seed_decides_everything(folder: Path, tmp_path: Path) -> None:
@@ -303,6 +328,10 @@ def test_a_lost_model_comes_again_from_the_checkpoint(folder: Path, tmp_path: Pa
     """As the error advises; where the checkpoint is gone as well, it advises something else."""
     row = tiny("words", folder)
     first = train(row, options(tmp_path, folder))
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
+    gw.load(tmp_path / "model")
     shutil.rmtree(tmp_path / "model")
     with pytest.raises(RunError, match=r"there is no model/ in it: .*Go on by --resume"):
         evaluate_saved(tmp_path, data_dir=folder)
@@ -458,6 +487,23 @@ def test_a_loss_that_is_not_finite_stops_the_run(folder: Path, tmp_path: Path) -
     kept = load_checkpoint(tmp_path / "checkpoint.pt")
     assert all(value.isfinite().all() for value in kept["model"].values())
     assert kept["step"]["sums"].isfinite().all()
+    assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_an_update_that_breaks_weights_is_not_saved(epochs: int, folder: Path, tmp_path: Path) -> None:
+    """Its own loss was finite, being computed before it; nor is the network of the last update a result."""
+    more = [
+        f"epochs={epochs}",
+        "train.lr=1e39",
+        "train.optimizer=sgd",
+        "data.batch=17",
+    ]  # one update an epoch
+    with pytest.raises(
+        RunError, match=r"infinite after epoch 1, update 1 of 1\. The last good.* is none yet"
+    ):
+        train(tiny("npz", folder, *more), options(tmp_path, folder, checkpoint_every=0))
+    assert not (tmp_path / "checkpoint.pt").exists()
     assert not (tmp_path / "result.json").exists()
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from gatewise.tasks import recipe
 
 WORDS = "the cat dog sat ran on under mat house a big small".split()
-SIZES = ["model.hidden=4", "model.embedding=4", "train.epochs=1", "train.schedule=constant"]
+SIZES = ["model.hidden=4", "train.epochs=1", "train.schedule=constant"]
+WORD_SIZES = [*SIZES, "model.embedding=4"]
 
 
 def write_corpora(folder: Path) -> Path:
@@ -60,14 +61,14 @@ def changes(task: str, folder: Path) -> tuple[str, list[str]]:
     classes = ["data.batch=8", "data.max_len=7"]
     own = [f"data.task={task}"]
     return {
-        "word-ptb": ("ptb-word-small", [*SIZES, *language]),
+        "word-ptb": ("ptb-word-small", [*WORD_SIZES, *language]),
         "char-ptb": ("ptb-char", [*SIZES, "data.batch=8", "data.chunk=12"]),
-        "words": ("ptb-word-small", [*SIZES, *language, *own, f"data.path={folder / 'own.txt'}",
+        "words": ("ptb-word-small", [*WORD_SIZES, *language, *own, f"data.path={folder / 'own.txt'}",
                                      "data.valid_fraction=0.2"]),
         "imdb": ("imdb", [*SIZES, *classes, "data.vocabulary=train", "model.embedding=300"]),
-        "agnews": ("agnews", [*SIZES, *classes, "data.vocabulary=train", "data.vectors=none"]),
-        "csv": ("imdb", [*SIZES, *classes, *own, "data.vectors=none", f"data.path={folder / 'own.csv'}"]),
-        "npz": ("imdb", [*SIZES, *classes, *own, "data.vectors=none", f"data.path={folder / 'classes.npz'}"]),
+        "agnews": ("agnews", [*WORD_SIZES, *classes, "data.vocabulary=train", "data.vectors=none"]),
+        "csv": ("imdb", [*WORD_SIZES, *classes, *own, "data.vectors=none", f"data.path={folder / 'own.csv'}"]),
+        "npz": ("imdb", [*SIZES, "data.batch=8", *own, "data.vectors=none", f"data.path={folder / 'classes.npz'}"]),
         "series": ("imdb", [*SIZES, "data.batch=4", "data.steps=9", "data.task=npz", "data.vectors=none",
                             f"data.path={folder / 'series.npz'}"]),
     }[task]  # fmt: skip
