@@ -193,8 +193,9 @@ def imdb(
     Before the shuffle positive reviews come first, then negative ones, each by number. The authors had them in the
     order of a folder listing, which is not recorded, so the rows of valid are not theirs one by one.
     """
-    words, note = chosen_words("imdb", vocabulary, data_dir)
+    # First: that another word list would do is no help to who has no reviews.
     train, test = imdb_reviews(data_dir)
+    words, note = chosen_words("imdb", vocabulary, data_dir)
     return prepare(train, test, rules or TextRules(), ("negative", "positive"), words, [note])
 
 
@@ -210,13 +211,13 @@ def ag_news(
     keeps it. Where there is no official train.csv but a train_subset.csv.xz, that is taken, all its rows, and `note`
     says so.
     """
-    words, list_note = chosen_words("agnews", vocabulary, data_dir)
-    official = find("agnews.train", data_dir)
-    subset = None if official else find("agnews.subset", data_dir)
+    official, part = (find(f"agnews.{kind}", data_dir) for kind in ("train", "subset"))
+    subset = official is None and part is not None
     train = ag_news_rows(
-        official or subset or obtain("agnews.train", data_dir), lose_first_row and not subset
+        obtain("agnews.subset" if subset else "agnews.train", data_dir), lose_first_row and not subset
     )
     test = ag_news_rows(obtain("agnews.test", data_dir), lose_first_row)
+    words, list_note = chosen_words("agnews", vocabulary, data_dir)
     notes = [subset_note(len(train.texts)) if subset else "", list_note]
     rules = rules or TextRules(max_len=100, valid_fraction=0.05)
     return prepare(train, test, rules, AG_NEWS_CLASSES, words, notes)
@@ -296,7 +297,9 @@ def authors_words(
     try:
         found = obtain(f"{task}.words", data_dir)
     except DataError as error:
-        raise DataError(f'{error} Or count the words in the training texts: vocabulary="train".') from error
+        raise DataError(
+            f"{error} Or count the words in the training texts: --set data.vocabulary=train."
+        ) from error
     content = found.read()
     words = content.decode("utf-8").split()
     return (words if words[-1:] == [END] else [*words, END]), found.deviation(content)

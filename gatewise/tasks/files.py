@@ -13,7 +13,7 @@ from typing import Any
 
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
 CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
-TENSORBOARD = "tensorboard"
+TENSORBOARD, VECTORS = "tensorboard", "vectors.json"
 
 PARTIAL = ".partial-"  # begins the name of what is being written
 

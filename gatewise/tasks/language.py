@@ -148,8 +148,8 @@ def char_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None =
     """
     texts, notes = [], []
     for split in SPLITS:
-        spelled = find(f"ptb.char.{split}", data_dir)
-        found = spelled or obtain(f"ptb.{split}", data_dir)
+        spelled = find(f"ptb.char.{split}", data_dir) is not None
+        found = obtain(f"ptb.char.{split}" if spelled else f"ptb.{split}", data_dir)
         content = found.read()
         text = _decode(content, found.path)
         texts.append(text[::2] if spelled else spell(text))
@@ -275,9 +275,10 @@ class Chunks:
                 f"{len(ids):,} symbols are too few for chunks of {length}: two chunks' worth is the least, "
                 f"{2 * length:,}. Take a shorter length, in a recipe data.chunk, or a longer text."
             )
-        self.ids, self.length, self.batch_size = ids, length, batch_size
+        # No more rows than chunks: fillers of weight 0 cost as much as real rows.
+        self.ids, self.length, self.batch_size = ids, length, min(batch_size, self.n_chunks)
         self.max_offset = len(ids) - self.n_chunks * length
-        self.n_batches = -(-self.n_chunks // batch_size)
+        self.n_batches = -(-self.n_chunks // self.batch_size)
         self.n_targets = self.n_chunks * (length - 1)
         self._ahead = torch.arange(length, device=ids.device)[:, None]
 

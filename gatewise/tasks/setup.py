@@ -35,7 +35,7 @@ from gatewise.tasks.provenance import digest_of
 from gatewise.tasks.recipe import PAPER_DATA, Recipe, RecipeError, parse, suggestion
 from gatewise.tasks.series import SeriesData, npz_series
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.vectors import find_vectors, pretrained_rows
+from gatewise.tasks.vectors import Coverage, find_vectors, pretrained_rows
 
 SPLITS = ("train", "valid", "test")
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
@@ -119,8 +119,24 @@ def _own_files(recipe: Recipe) -> tuple[Path, Path | None, Path | None]:
     """data.path, data.valid_path and data.test_path."""
     data = recipe.data
     assert data.path is not None  # checked with the recipe
-    valid, test = (Path(file).expanduser() if file else None for file in (data.valid_path, data.test_path))
-    return Path(data.path).expanduser(), valid, test
+    valid = _own_file("valid_path", data.valid_path) if data.valid_path else None
+    test = _own_file("test_path", data.test_path) if data.test_path else None
+    return _own_file("path", data.path), valid, test
+
+
+def _own_file(key: str, named: str) -> Path:
+    """The file that data.`key` names. A run may be looked at from another folder than it was trained in."""
+    path = Path(named).expanduser()
+    try:
+        path.stat()
+    except OSError as error:
+        relative = (
+            "" if path.is_absolute() else f"data.{key} is relative to the current folder, {Path.cwd()}; "
+        )
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). {relative}--set data.{key}=... names another place."
+        ) from error
+    return path
 
 
 def describe(corpus: Corpus) -> str:
@@ -252,21 +268,21 @@ def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:
     return model
 
 
-def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> tuple[Tensor | None, str]:
-    """Starting rows of the embedding, and how many words have one; nothing where the recipe asks for none."""
+def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> tuple[Tensor | None, Coverage]:
+    """Starting rows of the embedding, and which words have one; nothing where the recipe asks for none."""
     kind = recipe.data.vectors
     if kind == "none" or not isinstance(corpus, TextData):
-        return None, ""
-    path = find_vectors(kind, recipe.model.embedding, data_dir)
+        return None, Coverage()
+    found = find_vectors(kind, recipe.model.embedding, data_dir)
     rows, coverage = pretrained_rows(
-        path,
+        found.path,
         corpus.words,
         recipe.model.embedding,
         epoch_generator(recipe.train.seed, 0),
         FIRST_WORD,
         recipe.data.lower_fallback,
     )
-    return rows, str(coverage)
+    return rows, replace(coverage, note=found.deviation())
 
 
 def make_sparsifier(

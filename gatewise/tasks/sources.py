@@ -4,14 +4,15 @@
     neither:                                                              ~/.cache/gatewise, with download
 
 A download goes to a temporary name, is summed, and is renamed only when the sum is right, so the cache holds
-complete files or none. A file in a user's own folder that differs from the published one is used, and the data
-set made from it says so in its `note`.
+complete files or none; one that was damaged there later is downloaded again. A file in a user's own folder that
+differs from the published one is used, and the data set made from it says so in its `note`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import os
 import posixpath
 import sys
@@ -20,7 +21,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 BLOCK = 1 << 20
@@ -52,6 +53,7 @@ class Found:
     published: Published
     path: Path
     member: str = ""
+    checked: bool = False  # its sum was right when it was obtained: a file of gigabytes is not summed twice
 
     def read(self) -> bytes:
         """The whole content, unpacked from its archive if it lies in one."""
@@ -71,13 +73,32 @@ class Found:
 
     def deviation(self, content: bytes | None = None) -> str:
         """Empty if the content has the published sum, else a sentence for the `note` of what is made from it."""
-        if not self.published.digest:
-            return ""
         expected = self.published.digest
-        actual = _digest(expected, self.read() if content is None else content)
+        if self.checked or not expected:
+            return ""
+        actual = self.sum(content)
         if actual == expected:
             return ""
-        return f"{self.published.name} is not the published file ({actual}, expected {expected})"
+        published = (
+            f"the published file, {self.published.url}" if self.published.url else "one of the expected sum"
+        )
+        return (
+            f"{self.published.name} is not the published file ({actual}, expected {expected}): replace it by "
+            f"{published}, if the difference is not intended"
+        )
+
+    def sum(self, content: bytes | None = None) -> str:
+        """The sum of the content, by the algorithm and in the form of the published one."""
+        algorithm = self.published.digest.partition(":")[0]
+        if self.member and content is None:
+            content = self.read()
+        try:
+            # As a stream, where it is not read yet: word vectors are larger than the memory of many machines.
+            with self.path.open("rb") if content is None else io.BytesIO(content) as stream:
+                summed = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False))
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error}). Fetch the file again.") from error
+        return f"{algorithm}:{summed.hexdigest()}"
 
 
 def _ptb(name: str, md5: str, repository: str) -> Published:
@@ -157,7 +178,11 @@ PUBLISHED: dict[str, Published] = {
         "https://s3.amazonaws.com/dl4j-distribution/GoogleNews-vectors-negative300.bin.gz",
     ),
     "word2vec.bin": _in_folder("embeddings", "GoogleNews-vectors-negative300.bin"),
-    "word2vec.subset": _in_folder("embeddings", "word2vec_googlenews_300d_subset.npz"),
+    "word2vec.subset": _in_folder(
+        "embeddings",
+        "word2vec_googlenews_300d_subset.npz",
+        "sha256:24bea587a501dedf9d268585f8c89dc0b5c3fcae07756e9196d8c454c0db3eb0",
+    ),
     "glove.840B": _in_folder(
         "embeddings",
         "glove.840B.300d.zip",
@@ -171,7 +196,11 @@ PUBLISHED: dict[str, Published] = {
         "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
         "https://nlp.stanford.edu/data/glove.6B.zip",
     ),
-    "glove.6B.subset": _in_folder("embeddings", "glove_6B_100d_subset.npz"),
+    "glove.6B.subset": _in_folder(
+        "embeddings",
+        "glove_6B_100d_subset.npz",
+        "sha256:cf13fe85960f13108a477f771d06dae99f580d1321548808ff5f24cf72efff20",
+    ),
 }
 
 
@@ -204,26 +233,45 @@ def find(key: str, data_dir: str | Path | None = None) -> Found | None:
 
 
 def obtain(key: str, data_dir: str | Path | None = None) -> Found:
-    """The file, downloaded into the cache if the user named no folder; else an error that says what to do."""
-    found = find(key, data_dir)
-    if found is not None:
-        return found
-    published = PUBLISHED[key]
+    """The file, downloaded into the cache if the user named no folder; else an error that says what to do.
+
+    In the cache it has the published sum, or is downloaded again; what a user's own folder holds is taken as it is.
+    """
+    published, found = PUBLISHED[key], find(key, data_dir)
     folder, may_download = data_folder(data_dir)
     if may_download and published.url:
-        return Found(published, download(published, folder / Path(published.places[0]).parent))
+        cached = folder / Path(published.places[0]).parent
+        if found is None:
+            return Found(published, download(published, cached), checked=True)
+        return _right_or_again(found, cached)
+    if found is not None:
+        return found
     looked = [*published.places, *(archive for archive, _ in published.archives)]
     fetch = f" It is published at {published.url}." if published.url else ""
     auto = "" if may_download else " Without --data-dir and GATEWISE_DATA the public files are downloaded."
     raise DataError(f"{published.name} is not in {folder} (looked for {', '.join(looked)}).{fetch}{auto}")
 
 
+def _right_or_again(found: Found, folder: Path) -> Found:
+    """A file of the cache with the published sum: as it lies there, or downloaded into `folder` once more."""
+    actual, expected = found.sum(), found.published.digest
+    if actual == expected:
+        return replace(found, checked=True)
+    try:
+        return Found(found.published, download(found.published, folder), checked=True)
+    except DataError as error:
+        raise DataError(
+            f"{found.path} in the download cache has the sum {actual}, expected {expected}, and fetching it again "
+            f"failed: {error} Or delete the file: the next run with a connection fetches it."
+        ) from error
+
+
 def download(published: Published, folder: Path) -> Path:
     """Fetch to a temporary name, compare the sum, rename; on any failure nothing is left behind."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / published.name
-    handle, temporary = tempfile.mkstemp(prefix=f".{published.name}.", suffix=".part", dir=folder)
+    target, temporary = folder / published.name, ""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{published.name}.", suffix=".part", dir=folder)
         with os.fdopen(handle, "wb") as sink:
             actual = _fetch(published, sink.write)
         if actual != published.digest:
@@ -238,7 +286,8 @@ def download(published: Published, folder: Path) -> Path:
             f"network, or fetch it elsewhere and put it at {target} or into the folder named by --data-dir."
         ) from error
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
     return target
 
 
@@ -275,9 +324,3 @@ def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=total or None)
         yield lambda n: bar.advance(task, n)
-
-
-def _digest(like: str, content: bytes) -> str:
-    """The sum of `content` in the form and by the algorithm of `like`."""
-    algorithm = like.partition(":")[0]
-    return f"{algorithm}:{hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()}"

@@ -45,6 +45,7 @@ from gatewise.tasks.files import (
     RECIPE,
     RESULT,
     TENSORBOARD,
+    VECTORS,
     RunError,
     write_json,
     write_whole,
@@ -162,6 +163,8 @@ class Run:
             self.restore(load_checkpoint(where))
         if not (resumed and (self.options.out / RECIPE).is_file()):
             write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
+        if self.coverage:
+            write_json(self.options.out / VECTORS, self.coverage.to_dict())
         self.metrics.rewind(self.position.epoch - 1)
         if self.options.tensorboard:
             self.board = tensorboard_writer(self.options.out, self.position.epoch)
@@ -378,7 +381,7 @@ class Run:
             "data": {
                 "sizes": self.about,
                 "note": self.corpus.note,
-                "vectors": self.coverage,
+                "vectors": str(self.coverage),
                 "digest": self.digest,
             },
             "hardware": provenance.hardware(self.device),

@@ -23,14 +23,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gatewise.tasks.sources import BLOCK, DataError, data_folder, find, obtain
+from gatewise.tasks.sources import BLOCK, DataError, Found, data_folder, find, obtain
 
 Vector = npt.NDArray[np.float32]
 Kind = Literal["word2vec", "glove"]
@@ -49,23 +49,53 @@ FILES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which words got a pretrained vector."""
+    """Which words got a pretrained vector; nothing, and false, where no vectors are used.
 
-    source: str  # name of the file
-    exact: int
-    lower: int  # by their lower-case form
-    n_words: int
+    The words are in the order of the vocabulary. `note` tells what is not as published.
+    """
+
+    source: str = ""  # name of the file
+    n_words: int = 0
+    lower_words: tuple[str, ...] = ()  # found by their lower-case form only
+    missing_words: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def lower(self) -> int:
+        return len(self.lower_words)
 
     @property
     def found(self) -> int:
-        return self.exact + self.lower
+        return self.n_words - len(self.missing_words)
+
+    @property
+    def exact(self) -> int:
+        return self.found - self.lower
+
+    def __bool__(self) -> bool:
+        return bool(self.source)
 
     def __str__(self) -> str:
+        if not self:
+            return ""
         share = self.found / max(self.n_words, 1)
         return (
             f"{self.found:,} of {self.n_words:,} words ({share:.1%}) start from {self.source}: "
             f"{self.exact:,} as written, {self.lower:,} by their lower-case form"
+            + (f"; {self.note}" if self.note else "")
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "note": self.note,
+            "words": self.n_words,
+            "exact": self.exact,
+            "lower": self.lower,
+            "missing": len(self.missing_words),
+            "lower_words": list(self.lower_words),
+            "missing_words": list(self.missing_words),
+        }
 
 
 def pretrained_rows(
@@ -83,28 +113,25 @@ def pretrained_rows(
     vectors = read_vectors(path, wanted, dim)
     # All rows are drawn, found or not: the start of a missing word does not depend on which others are missing.
     rows = torch.rand(first_row + len(words), dim, generator=generator).mul_(0.1).sub_(0.05)
-    exact = lower = 0
+    lower_words, missing_words = [], []
     for k, word in enumerate(words, start=first_row):
         vector = vectors.get(word)
-        exact += vector is not None
-        if vector is None and lower_fallback:
-            vector = vectors.get(word.lower())
-            lower += vector is not None
-        if vector is not None:
+        if vector is None and lower_fallback and (vector := vectors.get(word.lower())) is not None:
+            lower_words.append(word)
+        if vector is None:
+            missing_words.append(word)
+        else:
             rows[k] = torch.from_numpy(vector)
-    return rows, Coverage(Path(path).name, exact, lower, len(words))
+    return rows, Coverage(Path(path).name, len(words), tuple(lower_words), tuple(missing_words))
 
 
-def find_vectors(kind: Kind, dim: int, data_dir: str | Path | None = None) -> Path:
+def find_vectors(kind: Kind, dim: int, data_dir: str | Path | None = None) -> Found:
     """The best file of a kind with vectors of this length; if the user named no data folder, it is downloaded."""
     fitting = [key for key, dims in FILES[kind] if dim in dims]
-    for key in fitting:
-        found = find(key, data_dir)
-        if found is not None:
-            return found.path
     folder, may_download = data_folder(data_dir)
-    if may_download and fitting:
-        return obtain(fitting[0], data_dir).path
+    present = [key for key in fitting if find(key, data_dir)]
+    if present or (may_download and fitting):
+        return obtain((present or fitting)[0], data_dir)
     others = [found.path.name for key, _ in FILES[kind] if (found := find(key, data_dir))]
     there = f" There is {', '.join(others)}, of another length." if others else ""
     raise DataError(

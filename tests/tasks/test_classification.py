@@ -7,13 +7,23 @@ import gzip
 import io
 import lzma
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from gatewise.tasks.classification import TextRules, ag_news, csv_texts, encode, imdb, prepare, word_list
+from gatewise.tasks.classification import (
+    TextData,
+    TextRules,
+    ag_news,
+    csv_texts,
+    encode,
+    imdb,
+    prepare,
+    word_list,
+)
 from gatewise.tasks.setup import describe
 from gatewise.tasks.sources import DataError
 from gatewise.tasks.texts import Texts, imdb_reviews, subset_note
@@ -122,7 +132,7 @@ def test_imdb_takes_the_authors_list_or_counts_its_own(tmp_path: Path) -> None:
         path = tmp_path / "aclImdb" / split / sentiment / f"{number}_7.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + " film")
-    with pytest.raises(DataError, match=r'imdb_words\.txt is not in .* vocabulary="train"'):
+    with pytest.raises(DataError, match=r"imdb_words\.txt is not in .* --set data\.vocabulary=train\."):
         imdb(tmp_path)
     assert imdb(tmp_path, vocabulary="train").words == ("film", "a", "plot", "</s>")
     (tmp_path / "vocab").mkdir()
@@ -131,6 +141,19 @@ def test_imdb_takes_the_authors_list_or_counts_its_own(tmp_path: Path) -> None:
     assert data.words == ("film", "good", "</s>")
     assert data.embedding_rows == 6
     assert "imdb_words.txt is not the published file" in data.note
+
+
+@pytest.mark.parametrize("corpus", [imdb, ag_news])
+@pytest.mark.parametrize("folder", ["nowhere", "empty"])
+def test_another_word_list_is_no_advice_where_the_texts_are_missing(
+    tmp_path: Path, corpus: Callable[[Path], TextData], folder: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        DataError, match=r"no such folder|(aclImdb_v1\.tar\.gz|train\.csv) is not in"
+    ) as caught:
+        corpus(tmp_path / folder)
+    assert "vocabulary" not in str(caught.value)
 
 
 def ag_news_folder(folder: Path, *trains: str) -> Path:

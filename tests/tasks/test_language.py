@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise.tasks import epoch_generator
+from gatewise.tasks import epoch_generator, sources
 from gatewise.tasks.language import (
     Chunks,
     Vocabulary,
@@ -196,6 +197,27 @@ def test_chunks_in_order_from_zero_for_evaluation() -> None:
     x, y = chunks.batch(plan.index[2])
     assert x[:, 0].tolist() == [16, 17, 18]
     assert y[:, 0].tolist() == [17, 18, 19]
+
+
+def test_a_batch_has_no_more_rows_than_there_are_chunks() -> None:
+    """As with texts: a batch of ten million rows, all but 5 of weight 0, would never be computed."""
+    chunks = Chunks(torch.arange(25), length=4, batch_size=10_000_000)
+    assert (chunks.batch_size, len(chunks), chunks.n_targets) == (5, 1, 15)
+    assert chunks.epoch().index.tolist() == [[0, 4, 8, 12, 16]]
+    assert chunks.epoch(epoch_generator(0, 1)).weight.tolist() == [[1, 1, 1, 1, 1]]
+
+
+def test_damaged_character_files_of_the_cache_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GATEWISE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    nowhere = replace(sources.PUBLISHED["ptb.char.train"], url=(tmp_path / "none").as_uri())
+    monkeypatch.setitem(sources.PUBLISHED, "ptb.char.train", nowhere)
+    (tmp_path / "gatewise").mkdir()
+    (tmp_path / "gatewise" / "ptb.char.train.txt").write_text("a b ")
+    with pytest.raises(DataError, match=r"ptb\.char\.train\.txt in the download cache has the sum"):
+        char_ptb()
 
 
 def test_chunks_of_an_epoch_share_one_offset_and_each_comes_once() -> None:

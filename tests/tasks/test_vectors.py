@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.vectors import find_vectors, pretrained_rows, read_vectors
+from gatewise.tasks.vectors import Coverage, find_vectors, pretrained_rows, read_vectors
 
 VECTORS = {"the": [1.0, 0.0], "cat": [0.0, -2.0], "Paris": [0.5, 0.25]}
 TEXT = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
@@ -48,6 +48,16 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     assert rows.shape == (8, 2)
     assert rows[[3, 4, 5, 7]].tolist() == [[1, 0], [1, 0], [0.5, 0.25], [0, -2]]
     assert (coverage.exact, coverage.lower, coverage.found, coverage.n_words) == (2, 2, 4, 5)
+    assert coverage.to_dict() == {
+        "source": name,
+        "note": "",
+        "words": 5,
+        "exact": 2,
+        "lower": 2,
+        "missing": 1,
+        "lower_words": ["The", "CAT"],
+        "missing_words": ["dog"],
+    }
     assert str(coverage) == (
         f"4 of 5 words (80.0%) start from {name}: 2 as written, 2 by their lower-case form"
     )
@@ -57,7 +67,12 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
 def test_the_authors_rule_takes_words_as_written_only(tmp_path: Path) -> None:
     path = write(tmp_path, "a.txt")
     _, coverage = pretrained_rows(path, ["The", "Paris"], 2, torch.Generator(), lower_fallback=False)
-    assert (coverage.exact, coverage.lower) == (1, 0)
+    assert (coverage.exact, coverage.lower, coverage.missing_words) == (1, 0, ("The",))
+
+
+def test_without_vectors_there_is_nothing_to_tell() -> None:
+    assert not Coverage()
+    assert str(Coverage()) == ""
 
 
 def test_random_rows_depend_on_the_generator_and_not_on_what_was_found(tmp_path: Path) -> None:
@@ -115,9 +130,9 @@ def test_the_best_file_of_the_right_length_is_found(tmp_path: Path) -> None:
     (tmp_path / "embeddings").mkdir()
     for name in ("word2vec_googlenews_300d_subset.npz", "glove_6B_100d_subset.npz"):
         (tmp_path / "embeddings" / name).touch()
-    assert find_vectors("word2vec", 300, tmp_path).name == "word2vec_googlenews_300d_subset.npz"
-    assert find_vectors("glove", 100, tmp_path).name == "glove_6B_100d_subset.npz"
+    assert find_vectors("word2vec", 300, tmp_path).path.name == "word2vec_googlenews_300d_subset.npz"
+    assert find_vectors("glove", 100, tmp_path).path.name == "glove_6B_100d_subset.npz"
     with pytest.raises(DataError, match=r"no glove vectors of length 300 .* There is glove_6B_100d_subset"):
         find_vectors("glove", 300, tmp_path)
     (tmp_path / "GoogleNews-vectors-negative300.bin.gz").touch()
-    assert find_vectors("word2vec", 300, tmp_path).name == "GoogleNews-vectors-negative300.bin.gz"
+    assert find_vectors("word2vec", 300, tmp_path).path.name == "GoogleNews-vectors-negative300.bin.gz"
