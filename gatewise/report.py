@@ -93,9 +93,16 @@ class Report(Counts):
 
     fixed_point: Counts
     exposed: Mapping[str, str]  # recurrent layers whose neurons stay because their readers are not known
+    uncounted: Mapping[
+        str, str
+    ]  # modules with matrices that are no Linear, Embedding or known recurrent layer
 
     def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"fixed_point": self.fixed_point.to_dict(), "exposed": dict(self.exposed)}
+        return super().to_dict() | {
+            "fixed_point": self.fixed_point.to_dict(),
+            "exposed": dict(self.exposed),
+            "uncounted": dict(self.uncounted),
+        }
 
     def __str__(self) -> str:
         head = ("layer", "kind", "weights", "non-zero", "inputs", "neurons", "live gates", "words")
@@ -111,6 +118,7 @@ class Report(Counts):
             f"fixed point  {show(after.compression)}   neurons {dashed(after.neurons)}   gates {dashed(after.gates)}",
         ]
         lines += [f"{name}: neurons stay, because {why}" for name, why in self.exposed.items()]
+        lines += [f"not counted: {what}" for what in self.uncounted.values()]
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -124,7 +132,21 @@ def measure(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None
     masks = find_masks(model)
     after = count(model, masks, graph, reachable(masks, graph))
     exposed = {name: why for name, why in graph.exposed.items() if name in masks.recurrent}
-    return Report(count(model, masks, graph, one_pass(masks, graph)).layers, after, exposed)
+    now = count(model, masks, graph, one_pass(masks, graph))
+    return Report(now.layers, after, exposed, find_uncounted(model, masks))
+
+
+def find_uncounted(model: nn.Module, masks: Masks) -> dict[str, str]:
+    """Modules whose matrices are in no row of the table: name -> `conv (Conv1d), 36 weights`."""
+    counted = {matrix.rpartition(".")[0] for matrix in masks.matrix}
+    found = {}
+    for name, module in model.named_modules():
+        matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
+        inside = any(not path or name == path or name.startswith(f"{path}.") for path in counted)
+        if matrices and not inside:
+            size = sum(p.numel() for p in matrices)
+            found[name] = f"{name or 'the model'} ({type(module).__name__}), {size:,} weights"
+    return found
 
 
 def count(model: nn.Module, masks: Masks, graph: ReaderGraph, structure: Structure) -> Counts:
@@ -224,7 +246,7 @@ def kinds(layer: LayerCount) -> str:
 
 
 def ratio(whole: int, part: int) -> float:
-    return whole / part if part else math.inf
+    return whole / part if part else math.inf if whole else 1.0
 
 
 def finite(number: float) -> float | None:

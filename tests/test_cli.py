@@ -152,6 +152,9 @@ def test_the_encoding_goes_where_the_model_goes(run: Path, monkeypatch: Any) -> 
     assert main(["export", "run", "--c", "c"]) == main(["export", "run", "--c", "c"]) == 0
     for copy in ("small/encoding.json", "c.encoding.json"):
         assert Path(copy).read_bytes() == kept
+    gatewise.save(gatewise.load(run / "model"), "other")
+    assert main(["export", "other", "--c", "c"]) == 0
+    assert not Path("c.encoding.json").exists()
 
 
 @pytest.mark.parametrize("folder", [".", "..", "mine"])

@@ -215,3 +215,17 @@ def test_a_parametrised_matrix_is_itself() -> None:
     report = gw.measure(model)
     assert report.layers["fc"].weights == 8
     assert report.layers["emb"].weights == 27
+
+
+def test_what_is_not_counted_is_named() -> None:
+    """A convolution, and a recurrent layer that is no LSTM or GRU; nothing to count is nothing compressed."""
+    layers = {"conv": nn.Conv1d(3, 2, 4), "old": nn.RNN(3, 3), "rnn": nn.LSTM(3, 4), "fc": nn.Linear(4, 2)}
+    report = gw.measure(Net(lambda m, x: m.fc(m.rnn(m.old(x)[0])[0]), **layers))
+    assert list(report.uncounted) == ["conv", "old"]
+    assert "not counted: conv (Conv1d), 24 weights" in str(report)
+    assert json.loads(json.dumps(report.to_dict()))["uncounted"] == dict(report.uncounted)
+    alone = gw.measure(nn.RNN(3, 4))
+    assert alone.compression == 1
+    assert "not counted: the model (RNN), 28 weights" in str(alone)
+    assert not gw.measure(gw.compress(by_hand())).uncounted
+    assert not gw.measure(by_hand()).uncounted

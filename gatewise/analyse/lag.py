@@ -62,7 +62,7 @@ class LayerLags:
         """The median curve (L + 1,) of every pattern that has neurons, the most frequent first."""
         count = {p: self.patterns.count(p) for p in dict.fromkeys(self.patterns)}
         ranked = sorted(count, key=lambda p: -count[p])
-        return {p: self.norms[:, [q == p for q in self.patterns]].median(1).values for p in ranked}
+        return {p: self.norms[:, [q == p for q in self.patterns]].quantile(0.5, dim=1) for p in ranked}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON; `norms` has a row per neuron, None where no sequence is that long."""
@@ -165,12 +165,13 @@ def listening(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Iterator[Hea
             heard.append((name, x.detach(), real.to(x.device)))
 
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield heard
     finally:
-        model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
         for handle in handles:
             handle.remove()
 

@@ -23,8 +23,9 @@ POSTERIOR = ("noise", "snr_threshold")
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
     """Kind and constructor options of a gatewise layer; None for every other module."""
+    own = getattr(module, "saved_as", type(module))
     for kind, (layer, options, _) in KINDS.items():
-        if type(module) is layer:
+        if own is layer:
             return {"kind": kind, **named(module, options)}
     if isinstance(module, Recurrent) and type(module) in dense_classes().values():
         return {"kind": "dense", **named(module, OPTIONS), "cell": module.cell.name}

@@ -46,8 +46,10 @@ class EngineRecurrent(CompactRecurrent):
     """A compact stack whose sequences run in C; states and outputs as `CompactRecurrent` has them.
 
     The kernels read a copy of the weights. It is made again when a parameter is replaced or changed in place; what is
-    written through `.data` torch does not tell.
+    written through `.data` torch does not tell. Saved and loaded it is the compact stack, to be accelerated again.
     """
+
+    saved_as = CompactRecurrent
 
     def __init__(self, compact: CompactRecurrent, threads: int) -> None:
         super().__init__(compact.cell, list(compact.layers), compact.options())  # type: ignore[arg-type]

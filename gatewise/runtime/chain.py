@@ -10,6 +10,7 @@ import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.nn.functional import one_hot
 
@@ -18,7 +19,8 @@ from gatewise.readers.channels import PACKS
 from gatewise.readers.record import Recording, is_hooked, name_of, origin, recordings, rewritten
 from gatewise.readers.values import leaves, listed
 
-IDENTITY = set("dropout contiguous detach clone float to feature_dropout dropout1d".split())
+IDENTITY = set("contiguous detach clone float".split())
+DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
 MODULE_POINTWISE = {
     "ReLU": "relu",
@@ -30,6 +32,7 @@ MODULE_POINTWISE = {
 }
 ZEROS = ("zeros", "new_zeros", "zeros_like")
 SCORES = ("softmax", "log_softmax")
+MODULE_SCORES = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
 
@@ -215,13 +218,32 @@ class Walk:
             raise self.refuse(node, f"{name}() on a state")
         if target is one_hot:
             return self.one_hot(node, x, kwargs.get("num_classes", args[1] if len(args) > 1 else -1))
-        if name in IDENTITY:
+        if name in DROPOUTS and kwargs.get(
+            "training", kwargs.get("train", args[2] if len(args) > 2 else True)
+        ):
+            raise self.refuse(node, f"{name}() is active in evaluation, too, without training=self.training")
+        if name in ("to", *SCORES):
+            self.refuse_cast(node, x)
+        if name in IDENTITY or name in DROPOUTS or name == "to":
             return x
         if name in POINTWISE:
             return replace(x, steps=(*x.steps, Step("pointwise", POINTWISE[name])))
         if name in SCORES and axis_at(x, kwargs.get("dim", args[1] if len(args) > 1 else None)) == "C":
             return replace(x, steps=(*x.steps, Step(name)))
         return self.reshaped(node, name, x, args[1:])
+
+    def refuse_cast(self, node: fx.Node, x: Value) -> None:
+        """Numbers stay float32, words whole numbers: another type would change them."""
+        words = "C" not in x.axes
+        for given in (*node.args[1:], *node.kwargs.values()):
+            if isinstance(given, fx.Node) and given.target is getattr and given.args[1] == "dtype":
+                source = fx.map_arg(given.args[0], self.values.get)
+                same = isinstance(source, Value) and ("C" not in source.axes) == words
+            else:
+                allowed = (torch.int64, torch.int32) if words else (torch.float32,)
+                same = not isinstance(given, torch.dtype) or given in allowed
+            if not same:
+                raise self.refuse(node, f"a cast to {given} changes what it is given")
 
     def one_hot(self, node: fx.Node, x: Value, classes: Any) -> Value:
         if x.steps or not isinstance(classes, int) or classes < 1:
@@ -264,6 +286,8 @@ class Walk:
         if kind in MODULE_POINTWISE:
             function = MODULE_POINTWISE[kind]
             return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x
+        if kind in MODULE_SCORES and axis_at(x, module.dim) == "C":
+            return replace(x, steps=(*x.steps, Step(MODULE_SCORES[kind])))
         raise self.refuse(name, f"{kind} is not a link of a chain")
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value) -> Any:
@@ -293,6 +317,8 @@ class Walk:
             return x[index]
         if isinstance(x, LastStates):
             return self.last_state(node, x, index)
+        if not isinstance(x, Value):
+            raise self.refuse(node, f"the index {index} of a state")
         time = next((k for k, axis in enumerate(x.axes) if axis == 1 - (self.batch_axis or 0)), None)
         items = list(index) if isinstance(index, tuple) else [index]
         wanted = [slice(None)] * (time or 0) + [-1]
@@ -309,6 +335,8 @@ class Walk:
         module = x.steps[-1].module
         assert module is not None
         directions = 2 if module.bidirectional else 1
+        if isinstance(index, int) and index >= 0:
+            index -= directions * int(module.num_layers)  # type: ignore[arg-type]
         if x.cell or index not in range(-directions, 0):
             raise self.refuse(
                 node, "of a state, only the last layer's h can be read: h_n[-1], or h_n[-2] and h_n[-1]"

@@ -137,8 +137,9 @@ def save_encoding(encoding: Encoding, folder: str | Path) -> None:
 
 
 def copy_encoding(model: Path, target: Path) -> list[Path]:
-    """A model's encoding under another name; nothing where the model has none."""
+    """A model's encoding under another name; where the model has none, no other model's stays there."""
     if not (model / ENCODING).is_file():
+        target.unlink(missing_ok=True)
         return []
     write_whole(target, (model / ENCODING).read_bytes())
     return [target]

@@ -119,7 +119,7 @@ def write_figures(
     from gatewise.analyse import figures
     from gatewise.analyse.spread import group_norms, log_alphas
 
-    runs = [open_run(path) for path in paths]
+    runs = [open_run(path) for path in dict.fromkeys(paths)]
     first = runs[0]
     titles = distinct(runs)
     made = {"scheme": figures.scheme(), "gates": figures.gate_structure(first.model, title=first.title)}
@@ -167,12 +167,17 @@ def write_figures(
 
 
 def distinct(runs: Sequence[FinishedRun]) -> list[str]:
-    """Titles; runs of one title are told apart by their folders."""
+    """Titles; runs of one title are told apart by their folders, with as much of the path as that takes."""
     titles = [run.title for run in runs]
-    return [
-        title if titles.count(title) == 1 else f"{title} ({run.folder.name})"
-        for title, run in zip(titles, runs)
-    ]
+    paths = [run.folder.resolve().parts for run in runs]
+    for n in range(1, max(map(len, paths)) + 1):
+        names = [
+            title if titles.count(title) == 1 else f"{title} ({'/'.join(path[-n:])})"
+            for title, path in zip(titles, paths)
+        ]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def shared_quality(runs: Sequence[FinishedRun]) -> str | None:

@@ -131,10 +131,11 @@ def _own_file(key: str, named: str) -> Path:
         path.stat()
     except OSError as error:
         relative = (
-            "" if path.is_absolute() else f"data.{key} is relative to the current folder, {Path.cwd()}; "
+            "" if path.is_absolute() else f"data.{key} is relative to the current folder, {Path.cwd()}. "
         )
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}). {relative}--set data.{key}=... names another place."
+            f"{path}: cannot be read ({error.strerror}). {relative}In train and evaluate, --set data.{key}=... names "
+            "another place."
         ) from error
     return path
 
@@ -169,7 +170,9 @@ def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterato
     """One line per corpus: its sizes and notes, or why it cannot be used; and whether it can."""
     for task in tasks or PAPER_DATA:
         if task not in PAPER_DATA:
-            raise RecipeError(f"no corpus {task!r}{suggestion(task, PAPER_DATA)}")
+            raise RecipeError(
+                f"no corpus {task!r}{suggestion(task, PAPER_DATA)} There are {', '.join(PAPER_DATA)}."
+            )
         try:
             corpus = load_data(
                 parse(

@@ -178,3 +178,11 @@ def test_what_cannot_be_followed_is_said() -> None:
         lag_curves(Stepwise(), [])
     with pytest.raises(ValueError, match="lags=-1"):
         lag_curves(leaky(), [], lags=-1)
+
+
+def test_looking_leaves_every_module_in_its_mode() -> None:
+    """A layer that is kept in evaluation while the others train stays there."""
+    net = leaky().train()
+    net.rnn.eval()
+    lag_curves(net, [(torch.randn(4, 1, 1),)], lags=1)
+    assert (net.training, net.rnn.training, net.fc.training) == (True, False, True)

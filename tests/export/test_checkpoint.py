@@ -549,3 +549,11 @@ def test_what_cannot_be_written_leaves_nothing_new(
         assert torch.equal(gw.load(folder, into=Tagger()).fc.weight, model.fc.weight)
     else:
         assert not folder.exists()
+
+
+def test_an_accelerated_model_comes_back_compact(tmp_path: Path) -> None:
+    model = Tagger().eval()
+    gw.save(gw.accelerate(model), tmp_path)
+    loaded = gw.load(tmp_path, into=Tagger()).eval()
+    torch.testing.assert_close(loaded(IDS), model(IDS))
+    torch.testing.assert_close(gw.accelerate(loaded)(IDS), model(IDS), rtol=1e-4, atol=1e-5)

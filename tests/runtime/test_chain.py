@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from networks import Net
 from torch import nn
 
+import gatewise as gw
 from gatewise.runtime.chain import ChainError, find_chain
 
 E, H = 3, 4
@@ -120,3 +121,56 @@ def test_packing_points_to_lengths() -> None:
 
     with pytest.raises(ChainError, match=r"take lengths= instead"):
         find_chain(Packs())
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.fc(m.rnn(x.to(torch.int32).float())[0]),
+        lambda m, x: m.fc(m.rnn(x)[0]).to(torch.bool),
+        lambda m, x: m.fc(m.rnn(x)[0]).to(dtype=torch.float64),
+        lambda m, x: torch.softmax(m.fc(m.rnn(x)[0]), -1, dtype=torch.float64),
+        lambda m, x: m.rnn(m.emb(x.to(torch.uint8)))[0],
+        lambda m, x: m.rnn(m.emb(x))[0].to(x.dtype),
+    ],
+)
+def test_a_cast_that_changes_numbers_is_refused(forward: Callable[..., Any]) -> None:
+    with pytest.raises(ChainError, match=r"a cast to .* changes what it is given"):
+        find_chain(made(forward, emb=nn.Embedding(9, E)))
+
+
+def test_casts_that_change_nothing_are_no_links() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        out = m.rnn(m.emb(x.to(x.device).to(torch.int64)))[0].to(torch.float32)
+        return m.fc(out.to(out.dtype).to("cpu"))
+
+    assert kinds(made(forward, emb=nn.Embedding(9, E))) == ["embedding", "recurrent", "linear"]
+
+
+def test_dropout_that_evaluation_keeps_is_refused() -> None:
+    """F.dropout is active unless it is told of the mode."""
+    with pytest.raises(ChainError, match=r"active in evaluation, too, without training=self\.training"):
+        find_chain(made(lambda m, x: m.fc(F.dropout(m.rnn(x)[0], 0.5))))
+    model = made(lambda m, x: m.fc(F.dropout(m.rnn(x)[0], 0.5, m.training)))
+    assert kinds(model) == ["recurrent", "linear"]
+
+
+@pytest.mark.parametrize("scores", [nn.Softmax(dim=-1), nn.LogSoftmax(dim=2)])
+def test_scores_by_module(scores: nn.Module) -> None:
+    model = made(lambda m, x: m.scores(m.fc(m.rnn(x)[0])), scores=scores)
+    assert kinds(model) == ["recurrent", "linear", type(scores).__name__.lower().replace("logs", "log_s")]
+    x = torch.randn(2, 5, E)
+    torch.testing.assert_close(gw.Engine(model.eval())(x)[0], model(x))
+
+
+def test_the_last_state_of_one_layer_is_its_first() -> None:
+    assert kinds(made(lambda m, x: m.fc(m.rnn(x)[1][0][0]))) == ["recurrent", "last_state", "linear"]
+    two = Net(lambda m, x: m.fc(m.rnn(x)[1][0][0]), rnn=nn.LSTM(E, H, 2), fc=nn.Linear(H, 2))
+    with pytest.raises(ChainError, match=r"only the last layer's h"):
+        find_chain(two)
+
+
+def test_a_part_of_one_directions_state_is_refused() -> None:
+    both = Net(lambda m, x: m.rnn(x)[1][0][-1][:, 0:2], rnn=nn.LSTM(E, H, bidirectional=True))
+    with pytest.raises(ChainError, match=r"of a state"):
+        find_chain(both)

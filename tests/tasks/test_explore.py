@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tiny_corpora import tiny
 import gatewise as gw
 from gatewise.analyse import lag_curves
 from gatewise.cli import main
+from gatewise.tasks.explore import distinct
 from gatewise.tasks.finished import joined, lags_of, open_run, outputs_of, symbols_of, validation_sequences
 from gatewise.tasks.language import from_texts
 from gatewise.tasks.models import CharLM
@@ -195,3 +197,11 @@ def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "run" / "model")
     with pytest.raises(ValueError, match="the run is not finished"):
         open_run(tmp_path / "run")
+
+
+def test_runs_of_one_title_keep_names_of_their_own() -> None:
+    """With as much of the path as it takes: a name that two runs share would be one curve."""
+    where = [("A", "x/run"), ("A", "y/run"), ("B", "x/run"), ("C", "x/a"), ("C", "x/b")]
+    runs: Any = [SimpleNamespace(title=title, folder=Path("/runs", path)) for title, path in where]
+    assert distinct(runs) == ["A (x/run)", "A (y/run)", "B", "C (x/a)", "C (x/b)"]
+    assert distinct(runs[3:]) == ["C (a)", "C (b)"]

@@ -33,7 +33,7 @@ def test_a_missing_file_of_a_moved_run_says_where_it_was_looked_for(
         load_data(tiny(task, folder, f"data.{key}=t.txt"))
     assert str(caught.value) == (
         f"t.txt: cannot be read (No such file or directory). data.{key} is relative to the current folder, "
-        f"{tmp_path}; --set data.{key}=... names another place."
+        f"{tmp_path}. In train and evaluate, --set data.{key}=... names another place."
     )
 
 
@@ -41,7 +41,8 @@ def test_a_whole_path_is_relative_to_nothing(folder: Path, tmp_path: Path) -> No
     with pytest.raises(DataError) as caught:
         load_data(tiny("words", folder, f"data.path={tmp_path / 't.txt'}"))
     assert str(caught.value) == (
-        f"{tmp_path / 't.txt'}: cannot be read (No such file or directory). --set data.path=... names another place."
+        f"{tmp_path / 't.txt'}: cannot be read (No such file or directory). In train and evaluate, "
+        "--set data.path=... names another place."
     )
 
 

@@ -69,8 +69,8 @@
       const { lags, code, top, decades } = layer.lag;
       layer.medians[kind] = own.length < 2 ? null : Array.from({ length: lags + 1 }, (_, t) => {
         const bytes = own.map((j) => code[j * (lags + 1) + t]).sort((a, b) => a - b);
-        const middle = bytes[bytes.length >> 1];
-        return middle === 255 ? null : top - (middle / 254) * decades;
+        const middle = (bytes[(bytes.length - 1) >> 1] + bytes[bytes.length >> 1]) / 2;
+        return middle > 254 ? null : top - (middle / 254) * decades;
       });
     }
     return layer.medians[kind];
@@ -481,7 +481,7 @@
   function lagChart(layer, k, r) {
     const width = 336, height = 176, left = 40, right = 14, top = 8, bottom = 30;
     const { lags, top: ceiling, decades } = layer.lag;
-    const high = Math.ceil(ceiling), low = high - decades;
+    const high = Math.ceil(ceiling), low = Math.floor(ceiling - decades);
     const x = (t) => left + ((width - left - right) * t) / Math.max(lags, 1);
     const y = (v) => top + ((height - top - bottom) * (high - Math.max(v, low))) / (high - low);
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Gradient norm against lag" });
