@@ -350,6 +350,7 @@ class Writer:
         )
         parts.append(
             ctext.RUN.replace("@TYPE@", "int32_t *words" if by_word else "float *x")
+            .replace("@LOADED@", ctext.CHECK_LOADED if file is not None else "")
             .replace("@LIMIT@", "steps < 1" if self.streams else "steps < 1 || steps > MODEL_BLOCK")
             .replace("@CHECK@", ctext.CHECK_WORDS if by_word else "")
             .replace("@RESET@", "" if self.streams else "    model_reset(m);\n")

@@ -136,8 +136,8 @@ def check_arguments(name: str, weights: str, block: int | None) -> None:
         raise ValueError(f"name={name!r}: expected a name of C; no keyword, no other file or header, not gw.")
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}: expected one of {WEIGHTS}.")
-    if block is not None and block < 1:
-        raise ValueError(f"block={block} must be at least 1.")
+    if block is not None and (not isinstance(block, int) or block < 1):
+        raise ValueError(f"block={block} must be a whole number from 1 on.")
 
 
 # Golden vectors.

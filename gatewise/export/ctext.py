@@ -98,7 +98,7 @@ RUN = """\
 void model_reset(model_state *m) { memset(m->state, 0, sizeof m->state); }
 
 int model_run(model_state *m, int32_t steps, const @TYPE@, float *y) {
-    if (@LIMIT@) return MODEL_BAD_STEPS;
+@LOADED@    if (@LIMIT@) return MODEL_BAD_STEPS;
 @CHECK@@RESET@    for (int32_t t = 0; t < steps; t += MODEL_BLOCK) {
         const int32_t n = steps - t < MODEL_BLOCK ? steps - t : MODEL_BLOCK;
 @ROWS@        compute(m, n, @X@@Y@);
@@ -112,6 +112,8 @@ CHECK_WORDS = """\
         if (words[t] < 0 || words[t] >= MODEL_WORDS) return MODEL_BAD_WORD;
 """
 
+CHECK_LOADED = "    if (!m->weights) return MODEL_NOT_LOADED;\n"
+
 STEP = "\nint model_step(model_state *m, const float *x, float *y) { return model_run(m, 1, x, y); }\n"
 STEP_WORD = "\nint model_step(model_state *m, int32_t word, float *y) { return model_run(m, 1, &word, y); }\n"
 
@@ -121,7 +123,8 @@ LOAD_ERRORS = """\
     MODEL_BAD_VERSION,   /* of another format */
     MODEL_BAD_SIZE,      /* not MODEL_WEIGHT_BYTES long: cut off, or of another model */
     MODEL_OTHER_MODEL,   /* whole, but not the weights of this model */
-    MODEL_CORRUPT        /* its bytes do not match its checksum */
+    MODEL_CORRUPT,       /* its bytes do not match its checksum */
+    MODEL_NOT_LOADED     /* no weights were given, or those that were had one of these errors */
 """
 
 LOAD_PROTOTYPE = """\
@@ -148,6 +151,8 @@ static uint32_t crc32(const unsigned char *p, size_t n) {
 
 int model_load(model_state *m, const void *weights, size_t size) {
     uint32_t head[4]; /* magic, version, bytes, checksum */
+    m->weights = NULL;
+    if (!weights) return MODEL_NOT_LOADED;
     if ((uintptr_t)weights % 4) return MODEL_BAD_ALIGNMENT;
     if (size < sizeof head) return MODEL_BAD_SIZE;
     memcpy(head, weights, sizeof head);

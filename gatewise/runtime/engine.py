@@ -33,10 +33,13 @@ FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
 class EngineState:
     """What an engine remembers between two calls; opaque, made by the engine, never changed by it."""
 
-    __slots__ = ("batch", "parts")
+    __slots__ = ("batch", "parts", "shape")
 
-    def __init__(self, batch: int, parts: tuple[Floats, ...]) -> None:
+    def __init__(self, batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> None:
         self.batch, self.parts = batch, parts
+        self.shape = (
+            shape  # cells and neurons of every layer and direction: a state of others would be misread
+        )
 
 
 class Frame(NamedTuple):
@@ -84,6 +87,12 @@ class Engine:
         self.stages = build(self.narrow, fold_embedding)
         self._networks = [stage for stage in self.stages if isinstance(stage, NetworkStage)]
         self._state_sizes = [stage.network.state_size for stage in self._networks]
+        self._state_shape = tuple(
+            (link.cell.name, r.kept)
+            for link in self.narrow.links
+            if isinstance(link, Level)
+            for r in link.directions
+        )
         self._remembered: tuple[EngineState, Frame] | None = None
         self._ready: Ready | None = None
         chain = self.narrow.chain
@@ -146,11 +155,13 @@ class Engine:
         self._remembered = self._ready = None
 
     def zero_state(self, batch: int) -> EngineState:
-        return EngineState(batch, tuple([np.zeros(batch * size, FLOAT32) for size in self._state_sizes]))
+        parts = tuple([np.zeros(batch * size, FLOAT32) for size in self._state_sizes])
+        return EngineState(batch, parts, self._state_shape)
 
     def _step_state(self, batch: int) -> EngineState:
         """As above, but where vectors do not cross cache lines; worth its time for a state that stays."""
-        return EngineState(batch, tuple([stage.network.zero_state(batch) for stage in self._networks]))
+        parts = tuple([stage.network.zero_state(batch) for stage in self._networks])
+        return EngineState(batch, parts, self._state_shape)
 
     def _repeated_step(self, x: Array, state: EngineState) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
@@ -203,11 +214,11 @@ class Engine:
         return array if is_plain(array) else np.require(array, None, ["C", "A"])
 
     def _copy(self, state: EngineState, batch: int) -> EngineState:
-        if not isinstance(state, EngineState) or len(state.parts) != len(self._networks):
+        if not isinstance(state, EngineState) or state.shape != self._state_shape:
             raise TypeError("state must be what an earlier call of this engine returned, or None.")
         if state.batch != batch:
             raise ValueError(f"state is of {state.batch} sequences, x of {batch}.")
-        return EngineState(batch, tuple([part.copy() for part in state.parts]))
+        return EngineState(batch, tuple([part.copy() for part in state.parts]), state.shape)
 
     @staticmethod
     def _lengths(lengths: Any, batch: int, steps: int) -> Array:

@@ -364,7 +364,7 @@ def test_weight_file(kernels: list[Path], tmp_path: Path) -> None:
     case = variety(0)
     compiled = Compiled(case.small, tmp_path, kernels, file_above=100)
     codes = dict.fromkeys(("OK", "BAD_WORD", "BAD_STEPS", "BAD_ALIGNMENT", "BAD_MAGIC", "BAD_VERSION", "BAD_SIZE",
-                           "OTHER_MODEL", "CORRUPT"))  # fmt: skip
+                           "OTHER_MODEL", "CORRUPT", "NOT_LOADED"))  # fmt: skip
     number = {name: k for k, name in enumerate(codes)}
     folder = compiled.report.path
     assert compiled.report.weight_file == folder / "model.bin"
@@ -396,6 +396,10 @@ def test_weight_file(kernels: list[Path], tmp_path: Path) -> None:
     assert load(changed(12)) == number["OTHER_MODEL"]
     for at in (64, len(good) // 2, len(good) - 1):
         assert load(changed(at)) == number["CORRUPT"]
+    empty = np.zeros(compiled.size, np.uint8)  # as a static state begins, and a failed load leaves it
+    asked = ctypes.c_void_p(empty.ctypes.data)
+    assert compiled.library.model_run(asked, 1, None, None) == number["NOT_LOADED"]
+    assert compiled.library.model_load(asked, None, ctypes.c_size_t(len(good))) == number["NOT_LOADED"]
     assert load(good, 4) == number["OK"]
     state = np.full(compiled.size + compiled.GUARD, 0xFF, np.uint8)
     address = ctypes.c_void_p(room.ctypes.data + start + 4)

@@ -182,8 +182,13 @@ def test_errors_of_states_and_lengths() -> None:
         engine(case.x[:, :1], state)
     with pytest.raises(TypeError, match="what an earlier call of this engine returned"):
         engine(case.x, case.state)
-    with pytest.raises(ValueError, match="state: expected"):
-        engine(case.x, gw.Engine(build(5, {**WORDS, "hidden": 40, "dead": 0.0}).small).zero_state(2))
+    wider = gw.Engine(build(5, {**WORDS, "hidden": 40, "dead": 0.0}).small)
+    lstm, gru = gw.Engine(nn.LSTM(3, 8)), gw.Engine(nn.GRU(3, 16))  # as much memory, read in another way
+    for one, other, x in ((engine, wider, case.x), (lstm, gru, torch.ones(4, 2, 3))):
+        with pytest.raises(TypeError, match="what an earlier call of this engine returned"):
+            one(x, other.zero_state(2))
+    again = gw.Engine(case.small)
+    torch.testing.assert_close(again(case.x, state)[0], engine(case.x, state)[0])
     engine.step(case.x[0])
     with pytest.raises(ValueError, match=r"had 2 sequences before, now 1; call reset\(\)"):
         engine.step(case.x[0, :1])
