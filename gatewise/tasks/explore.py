@@ -130,7 +130,8 @@ def write_figures(
     elif lags:
         say(why_not)
     if any(run.metrics for run in runs):
-        made["training"] = figures.training({name: run.metrics for name, run in zip(titles, runs)})
+        title = first.title if len(runs) == 1 else None
+        made["training"] = figures.training({name: run.metrics for name, run in zip(titles, runs)}, title)
     threshold = first.recipe.sparsify.threshold if first.recipe else 1e-4
     spread = group_norms(first.model, threshold)
     if first.recipe is not None and (first.folder / CHECKPOINT).is_file():
@@ -167,14 +168,14 @@ def write_figures(
 
 
 def distinct(runs: Sequence[FinishedRun]) -> list[str]:
-    """Titles; runs of one title are told apart by their folders, with as much of the path as that takes."""
+    """Titles; runs of one title are told apart by their seeds, or by as much of their folders as that takes."""
     titles = [run.title for run in runs]
     paths = [run.folder.resolve().parts for run in runs]
-    for n in range(1, max(map(len, paths)) + 1):
-        names = [
-            title if titles.count(title) == 1 else f"{title} ({'/'.join(path[-n:])})"
-            for title, path in zip(titles, paths)
-        ]
+    ways = [["/".join(path[-n:]) for path in paths] for n in range(1, max(map(len, paths)) + 1)]
+    if all("seed" in run.result for run in runs):
+        ways.insert(0, [f"seed {run.result['seed']}" for run in runs])
+    for way in ways:
+        names = [title if titles.count(title) == 1 else f"{title} ({own})" for title, own in zip(titles, way)]
         if len(set(names)) == len(names):
             break
     return names

@@ -207,3 +207,22 @@ def test_panels_that_are_not_needed_are_hidden() -> None:
     assert [axes.get_visible() for axes in figure.axes] == [True] * 4 + [False] * 2
     with pytest.raises(ValueError, match="no value to draw"):
         histogram(Spread("log alpha", {}, 3.0, kept_below=True))
+
+
+def test_names_of_runs_do_not_lie_on_each_other() -> None:
+    """Runs that are nearly alike, as seeds are: every name can be read, and none covers a point."""
+    points = [Point(f"a run with a long name, seed {k}", 1000 + 9 * k, 105.0 + 0.05 * k) for k in range(5)]
+    axes = pareto([*points, Point("dense", 9000, 110.0)], "test perplexity").axes[0]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == 6
+    assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+    for x, y in (axes.transData.transform((point.size, point.quality)) for point in points):
+        assert not any(box.contains(x, y) for box in boxes)
+
+
+def test_the_legend_of_many_runs_covers_no_curve() -> None:
+    figure = training({f"a run with a long name, seed {k}": METRICS for k in range(5)})
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)

@@ -202,6 +202,9 @@ def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> 
 def test_runs_of_one_title_keep_names_of_their_own() -> None:
     """With as much of the path as it takes: a name that two runs share would be one curve."""
     where = [("A", "x/run"), ("A", "y/run"), ("B", "x/run"), ("C", "x/a"), ("C", "x/b")]
-    runs: Any = [SimpleNamespace(title=title, folder=Path("/runs", path)) for title, path in where]
+    runs: Any = [SimpleNamespace(title=title, folder=Path("/runs", path), result={}) for title, path in where]
     assert distinct(runs) == ["A (x/run)", "A (y/run)", "B", "C (x/a)", "C (x/b)"]
     assert distinct(runs[3:]) == ["C (a)", "C (b)"]
+    for k, run in enumerate(runs[3:]):
+        run.result["seed"] = k
+    assert distinct(runs[3:]) == ["C (seed 0)", "C (seed 1)"]

@@ -9,7 +9,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 from gatewise.analyse.figures.style import DASHES, INK, MARKERS, SERIES, blank, legend, plain
 from gatewise.analyse.history import Metrics, curve, named, quality_key
@@ -17,7 +19,9 @@ from gatewise.analyse.history import Metrics, curve, named, quality_key
 
 def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
     """Quality, compression, neurons and live gates by epoch; every run has a colour and a dash of its own."""
-    figure = blank(9.0, 5.6 + (0.3 if title else 0.0))
+    names = math.ceil(len(runs) / 2) if len(runs) > 1 else 0  # lines of the legend, two names each
+    height = 5.6 + (0.3 if title else 0.0) + 0.2 * names
+    figure = blank(9.0, height)
     panels = figure.subplots(2, 2).flat
     qualities = dict.fromkeys(key for key in map(quality_key, runs.values()) if key)
     shown = [
@@ -38,11 +42,12 @@ def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", size=9, color=INK)
         elif key is None and "ppl" in label + "".join(qualities):
             perplexity_scale(axes)
-    if len(runs) > 1:
-        legend(figure.axes[0])
+    if names:
+        lines = figure.axes[0].lines
+        figure.legend(handles=lines, loc="lower center", ncols=2, fontsize=8, labelcolor=INK, frameon=False)
     if title:
         figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color=INK)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, (0.2 * names + 0.1 * bool(names)) / height, 1, 1))
     return figure
 
 
@@ -94,19 +99,35 @@ def pareto(
         axes.scatter([p.size for p in own], [p.quality for p in own], s=42, zorder=3,
                      label=method or None, edgecolor="white", linewidth=0.8, **style)  # fmt: skip
     middle = math.sqrt(min(p.size for p in points) * max(p.size for p in points)) if points else 0.0
+    texts = []
     for point in points:
         inward = -1 if point.size > middle else 1  # names of runs on the right end at their points
-        axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", size=7.5, color=INK,
-                      xytext=(6 * inward, 6), ha="left" if inward > 0 else "right")  # fmt: skip
+        texts.append(
+            axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", size=7.5, color=INK,
+                          xytext=(6 * inward, 6), ha="left" if inward > 0 else "right")
+        )  # fmt: skip
     plain(axes, title or "size and quality", "weights that are not zero", quality)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(x=0.25, y=0.15)
-    legend(axes)
+    if axes.get_legend_handles_labels()[0]:
+        legend(axes)
     figure.tight_layout()
+    lift_apart(texts)
     return figure
+
+
+def lift_apart(texts: Sequence[Annotation]) -> None:
+    """Names that would lie on each other, or on a point, move up, the higher one further."""
+    points = [text.axes.transData.transform(text.xy) for text in texts if text.axes is not None]
+    placed = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in points]
+    for text in sorted(texts, key=lambda text: text.get_window_extent().y0):
+        while any(text.get_window_extent().overlaps(other) for other in placed):
+            x, y = text.get_position()
+            text.set_position((x, y + 3))
+        placed.append(text.get_window_extent())
 
 
 def short_count(value: float) -> str:
