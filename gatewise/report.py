@@ -93,9 +93,7 @@ class Report(Counts):
 
     fixed_point: Counts
     exposed: Mapping[str, str]  # recurrent layers whose neurons stay because their readers are not known
-    uncounted: Mapping[
-        str, str
-    ]  # modules with matrices that are no Linear, Embedding or known recurrent layer
+    uncounted: Mapping[str, str]  # modules with matrices that no layer of the table has
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {

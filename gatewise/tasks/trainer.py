@@ -102,11 +102,7 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     """Run a recipe to its end and return what result.json holds."""
     out = options.out
     # A model that was lost or damaged comes again from the checkpoint, without an update.
-    if (
-        options.resume
-        and (out / RESULT).is_file()
-        and not ((out / CHECKPOINT).is_file() and is_lost(out / MODEL))
-    ):
+    if options.resume and (out / RESULT).is_file() and not can_be_rebuilt(out):
         return checked_result(recipe, options)
     with only_writer(out):
         refuse_taken_folder(recipe, options)
@@ -421,9 +417,12 @@ def flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
     return found
 
 
-def is_lost(model: Path) -> bool:
+def can_be_rebuilt(out: Path) -> bool:
+    """Whether the model of a finished run is gone or damaged, and its checkpoint there."""
+    if not (out / CHECKPOINT).is_file():
+        return False
     try:
-        load(model)
+        load(out / MODEL)
     except CheckpointError:
         return True
     return False
