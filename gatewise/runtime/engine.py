@@ -154,6 +154,12 @@ class Engine:
         """Forget the state of step()."""
         self._remembered = self._ready = None
 
+    def __reduce__(self) -> str:
+        """Neither copied nor pickled: two engines would share the memory of step()."""
+        raise TypeError(
+            "an Engine is neither copied nor pickled; build another one from the model: gw.Engine(model)."
+        )
+
     def zero_state(self, batch: int) -> EngineState:
         parts = tuple([np.zeros(batch * size, FLOAT32) for size in self._state_sizes])
         return EngineState(batch, parts, self._state_shape)

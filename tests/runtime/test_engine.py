@@ -518,3 +518,10 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_grad(model: Any, *args: Any) -> Any:
     with torch.no_grad():
         return model(*args)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_engine_is_not_copied(again: Any) -> None:
+    """A copy would go on from the steps of the original."""
+    with pytest.raises(TypeError, match=r"build another one from the model: gw\.Engine\(model\)"):
+        again(gw.Engine(nn.LSTM(3, 4)))
