@@ -234,7 +234,7 @@ class Run:
             value = self.evaluators["valid"]()
             line[f"valid_{self.quality}"] = value
             self.note_best(value)
-        if self.sparsifier is not None and (p.epoch % t.count_every == 0 or p.epoch == 1 or last):
+        if p.epoch % t.count_every == 0 or p.epoch == 1 or last:
             line |= short_counts(live_counts(self.model, self.readers))
         if t.test_every and (p.epoch % t.test_every == 0 or last):
             line[f"test_{self.quality}"] = self.evaluators["test"]()

@@ -63,7 +63,8 @@ def test_every_task_runs_with_every_method(task: str, method: str, folder: Path,
     (line,) = lines(tmp_path)
     name = next(key for key in line if key.startswith("valid_"))
     assert result["quality"][name] == pytest.approx(line[name], rel=1e-6)
-    assert ("compression" in line) == (method != "none")
+    assert line["neurons"].keys() == result["counts"]["neurons"].keys()
+    assert method != "none" or line["compression"] == 1
     test = name.replace("valid", "test")
     assert result["quality"]["compact_" + test] == pytest.approx(result["quality"][test], rel=1e-5)
     again, report = evaluate_saved(tmp_path, data_dir=folder)
