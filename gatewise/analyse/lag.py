@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from gatewise.analyse.gate_map import CONSTANT, LayerMap, map_gates
 from gatewise.layout import Cell, State
 from gatewise.nn.cells import SQUASHES
-from gatewise.nn.lookup import cell_of, gate_activation_of, is_single_step, places_of, weights_of
+from gatewise.nn.lookup import cell_of, evaluating, gate_activation_of, is_single_step, places_of, weights_of
 from gatewise.nn.recurrence import Weights, affine
 from gatewise.readers.graph import block_name
 from gatewise.structure import RecurrentStructure, Structure
@@ -165,13 +165,10 @@ def listening(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Iterator[Hea
             heard.append((name, x.detach(), real.to(x.device)))
 
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        yield heard
+        with evaluating(model):
+            yield heard
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         for handle in handles:
             handle.remove()
 

@@ -31,6 +31,7 @@ from gatewise.export.carrays import declaration
 from gatewise.export.cmodel import CModel, Writer, check_finite, should_fold
 from gatewise.export.ctext import renamed
 from gatewise.export.reference import answer, rounded
+from gatewise.nn.lookup import evaluating
 from gatewise.readers.values import leaves
 from gatewise.runtime.narrow import NarrowChain, Table, narrow_chain
 
@@ -194,15 +195,9 @@ def golden_input(narrow: NarrowChain, steps: int) -> NDArray[Any]:  # (T, n_inpu
 
 def forward(model: nn.Module, narrow: NarrowChain, x: NDArray[Any]) -> NDArray[np.float32]:
     """(T, width), or (1, width) where there is one answer."""
-    modes = [(module, module.training) for module in model.modules()]
     batch = torch.from_numpy(x).unsqueeze(narrow.chain.batch_axis)
-    try:
-        model.eval()
-        with torch.no_grad():
-            found = [leaf for leaf in leaves(model(batch)) if isinstance(leaf, Tensor)]
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.no_grad():
+        found = [leaf for leaf in leaves(model(batch)) if isinstance(leaf, Tensor)]
     rows = 1 if narrow.chain.output_axes == "BC" else len(x)
     if not found or found[0].numel() != rows * narrow.width:
         raise ValueError(BESIDES)

@@ -116,17 +116,23 @@ def current(module: nn.Module, name: str) -> Tensor | None:
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """Parametrisations as in evaluation: in training, to look at a weight with spectral_norm is to iterate."""
-    lists = [m for m in model.modules() if isinstance(m, ParametrizationList)]
-    before = [(m, m.training) for one in lists for m in one.modules()]
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """In evaluation mode, and then every module in its own again: some may be kept there while others train."""
+    before = [(m, m.training) for model in models for m in model.modules()]
     try:
-        for m, _ in before:
-            m.training = False
+        for model in models:
+            model.eval()
         yield
     finally:
         for m, training in before:
             m.training = training
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Parametrisations as in evaluation: in training, to look at a weight with spectral_norm is to iterate."""
+    with evaluating(*(m for m in model.modules() if isinstance(m, ParametrizationList))):
+        yield
 
 
 def matrix_of(module: nn.Module) -> Tensor:
@@ -151,13 +157,18 @@ def gate_activation_of(module: nn.Module) -> str:
 
 def check_finite(model: nn.Module) -> None:
     """NaN and infinite weights are refused by name: they would count as live and poison every sum."""
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            bad = int((~torch.isfinite(parameter)).sum())
-            raise ValueError(
-                f"{name}: {bad} of {parameter.numel()} values are NaN or infinite. Load the last good checkpoint, "
-                "or lower the learning rate."
-            )
+    if (name := broken_parameter(model)) is not None:
+        finite = torch.isfinite(model.get_parameter(name))
+        raise ValueError(
+            f"{name}: {int((~finite).sum())} of {finite.numel()} values are NaN or infinite. Load the last good "
+            "checkpoint, or lower the learning rate."
+        )
+
+
+def broken_parameter(model: nn.Module) -> str | None:
+    """The first parameter with values that are NaN or infinite."""
+    named = model.named_parameters()
+    return next((name for name, parameter in named if not torch.isfinite(parameter).all()), None)
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

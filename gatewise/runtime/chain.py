@@ -19,8 +19,8 @@ from gatewise.readers.channels import PACKS
 from gatewise.readers.record import Recording, is_hooked, name_of, origin, recordings, rewritten
 from gatewise.readers.values import leaves, listed
 
-IDENTITY = set("contiguous detach clone float".split())
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
+IDENTITY = ("contiguous", "detach", "clone", "float", "to", *DROPOUTS)
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
 MODULE_POINTWISE = {
     "ReLU": "relu",
@@ -224,7 +224,7 @@ class Walk:
             raise self.refuse(node, f"{name}() is active in evaluation, too, without training=self.training")
         if name in ("to", *SCORES):
             self.refuse_cast(node, x)
-        if name in IDENTITY or name in DROPOUTS or name == "to":
+        if name in IDENTITY:
             return x
         if name in POINTWISE:
             return replace(x, steps=(*x.steps, Step("pointwise", POINTWISE[name])))

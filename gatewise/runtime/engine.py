@@ -36,10 +36,8 @@ class EngineState:
     __slots__ = ("batch", "parts", "shape")
 
     def __init__(self, batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> None:
-        self.batch, self.parts = batch, parts
-        self.shape = (
-            shape  # cells and neurons of every layer and direction: a state of others would be misread
-        )
+        # shape: cell and neurons of every layer and direction; a state of others would be misread.
+        self.batch, self.parts, self.shape = batch, parts, shape
 
 
 class Frame(NamedTuple):

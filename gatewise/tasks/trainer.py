@@ -28,6 +28,7 @@ from torch import Tensor
 from gatewise.analyse import map_gates
 from gatewise.compact import compress
 from gatewise.export import CheckpointError, load, save
+from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
 from gatewise.report import measure, show
 from gatewise.sparsify import Variational
@@ -273,13 +274,12 @@ class Run:
 
     def stop_at_broken_weights(self) -> None:
         """A loss is known before its update: the last one may have broken weights, and no loss tells of it."""
-        for name, parameter in self.model.named_parameters():
-            if not parameter.isfinite().all():
-                p = self.position
-                raise RunError(
-                    f"{name} is NaN or infinite after epoch {p.epoch}, update {p.step} of {self.n_batches}. "
-                    + self.way_back()
-                )
+        if (name := broken_parameter(self.model)) is not None:
+            p = self.position
+            raise RunError(
+                f"{name} is NaN or infinite after epoch {p.epoch}, update {p.step} of {self.n_batches}. "
+                + self.way_back()
+            )
 
     def way_back(self) -> str:
         return (

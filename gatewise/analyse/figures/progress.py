@@ -43,8 +43,7 @@ def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
         elif key is None and "ppl" in label + "".join(qualities):
             perplexity_scale(axes)
     if names:
-        lines = figure.axes[0].lines
-        figure.legend(handles=lines, loc="lower center", ncols=2, fontsize=8, labelcolor=INK, frameon=False)
+        legend(figure, handles=figure.axes[0].lines, loc="lower center", ncols=2)
     if title:
         figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color=INK)
     figure.tight_layout(rect=(0, (0.2 * names + 0.1 * bool(names)) / height, 1, 1))

@@ -39,10 +39,10 @@ def plain(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def legend(axes: Axes, background: str | None = None, **options: Any) -> None:
+def legend(owner: Axes | Figure, background: str | None = None, **options: Any) -> None:
     """Without a frame; with a background where curves may pass behind it."""
     frame = {"frameon": False} if background is None else {"facecolor": background, "edgecolor": "none"}
-    axes.legend(fontsize=8, labelcolor=INK, framealpha=0.85, **frame, **options)
+    owner.legend(fontsize=8, labelcolor=INK, framealpha=0.85, **frame, **options)
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
