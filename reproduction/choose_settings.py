@@ -2,7 +2,8 @@
 
 `bayes`: batch, window, clipping, learning-rate decay and starting values of the Bayesian word model, which the
 paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality.
-`start`: how the large word model gets through its first updates, four epochs each. `large-wgn`, `large-wn`: the
+`small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
+three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`, `large-wn`: the
 same to the end, and the strength of W+N. A trial differs from its recipe in the keys that its name lists and is
 otherwise trained in full. Trials are ordered by validation perplexity; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
@@ -10,6 +11,7 @@ are done already are taken from their folders.
 
     python reproduction/choose_settings.py bayes --json reproduction/choice_bayes.json
     python reproduction/choose_settings.py lambda --json reproduction/choice_lambda.json
+    python reproduction/choose_settings.py small-wgn --json reproduction/choice_small_wgn.json
     python reproduction/choose_settings.py start --json reproduction/choice_start.json
     python reproduction/choose_settings.py large-wgn --json reproduction/choice_large_wgn.json
     python reproduction/choose_settings.py large-wn --json reproduction/choice_large_wn.json
@@ -29,6 +31,7 @@ from gatewise.tasks.trainer import Options, train
 RECIPE = {
     "bayes": "ptb-word-small-bayes-wgn",
     "lambda": "ptb-word-small-prune-wn",
+    "small-wgn": "ptb-word-small-prune-wgn",
     "start": "ptb-word-large-prune-wgn",
     "large-wgn": "ptb-word-large-prune-wgn",
     "large-wn": "ptb-word-large-prune-wn",
@@ -50,6 +53,10 @@ TRIALS = {
         )
     ],
     "lambda": [f"group={group}" for group in (0.002, 0.003, 0.0034, 0.0036, 0.004)],
+    "small-wgn": [
+        *("clip=10", "clip=2.5", "init_range=0.05"),
+        *(f"forget_bias={bias}{seed}" for bias in (0, 1) for seed in ("", " seed=1", " seed=2")),
+    ],
     "start": [
         f"epochs=4 clip={clip} warm_up={updates}"  # an epoch has 1,327 updates
         for clip, updates in ((10, 0), (5, 0), (10, 600), (10, 1327), (5, 600))

@@ -24,6 +24,7 @@ ROWS = [
 ]
 OTHERS = [
     "ptb-word-small-prune-wn-best",
+    "ptb-word-small-prune-wgn-best",
     "ptb-word-small-prune-wgn-gru",
     "imdb-bayes-wgn-gru",
     "agnews-bayes-wgn-matched",
