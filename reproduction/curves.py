@@ -120,6 +120,7 @@ TASKS = {
         "W+N": "ptb-word-small-prune-wn",
         "W+N, our lambda": "ptb-word-small-prune-wn-best",
         "W+G+N": "ptb-word-small-prune-wgn",
+        "W+G+N, forget gates open": "ptb-word-small-prune-wgn-best",
     },
     "Word PTB large, pruning": {"W+N": "ptb-word-large-prune-wn", "W+G+N": "ptb-word-large-prune-wgn"},
 }
@@ -128,6 +129,7 @@ COLOURS = {
     "W+N": SERIES[1],
     "W": SERIES[2],
     "W+N, our lambda": SERIES[4],
+    "W+G+N, forget gates open": SERIES[5],
     "dense": "#777777",
 }
 QUALITIES = ("valid", "test")
