@@ -51,12 +51,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines.append("| --- | --- | --- | --- | --- |")
     for row in rows:
         for s in row["situations"]:
-            engine = s["microseconds"][ENGINE]
-            lines.append(
-                f"| `{row['row']}` | {s['situation']} | {engine:.0f} us | {s['over_onnx_dense']:.1f}x "
-                f"| {s['over_onnx_compact']:.2f}x |"
-            )
+            engine, dense, compact = s["microseconds"][ENGINE], s["over_onnx_dense"], s["over_onnx_compact"]
+            took = f"{two_digits(engine)} us" if engine < 1000 else f"{engine / 1000:.1f} ms"
+            ratios = f"{two_digits(dense)}x | {two_digits(compact)}x"
+            lines.append(f"| `{row['row']}` | {s['situation']} | {took} | {ratios} |")
     return "\n".join(lines)
+
+
+def two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{number:.0f}"
 
 
 def main() -> None:

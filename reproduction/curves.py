@@ -152,8 +152,8 @@ def series(run: StoredRun, measure: str) -> tuple[list[int], list[float]]:
 
 
 def thinned(epochs: list[int], values: list[float]) -> tuple[list[int], list[float]]:
-    """Of many epochs every tenth: drawn side by side the others only hide each other."""
-    kept = [k for k, epoch in enumerate(epochs) if len(epochs) <= 200 or epoch % 10 == 0]
+    """Of many epochs the first ten and every tenth: drawn side by side the others only hide each other."""
+    kept = [k for k, epoch in enumerate(epochs) if len(epochs) <= 200 or epoch < 10 or epoch % 10 == 0]
     return [epochs[k] for k in kept], [values[k] for k in kept]
 
 
