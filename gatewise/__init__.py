@@ -1,13 +1,17 @@
 """Learn which weights, gates and neurons an LSTM or GRU needs, cut the rest out, run what is left."""
 
-from gatewise import export, nn
-from gatewise.compact import compress
-from gatewise.export import load, save
-from gatewise.report import Report, measure
-from gatewise.runtime.accelerate import accelerate
-from gatewise.runtime.engine import Engine
-from gatewise.sparsify import GroupLasso, Variational
-from gatewise.structure import Structure
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gatewise import export, nn
+    from gatewise.compact import compress
+    from gatewise.export import load, save
+    from gatewise.report import Report, measure
+    from gatewise.runtime.accelerate import accelerate
+    from gatewise.runtime.engine import Engine
+    from gatewise.sparsify import GroupLasso, Variational
+    from gatewise.structure import Structure
 
 __all__ = [
     "Engine",
@@ -24,3 +28,28 @@ __all__ = [
     "save",
 ]
 __version__ = "0.1.0.dev0"
+
+# Importing torch takes two seconds: `gatewise --help` and a mistyped command should not have to wait for it.
+HOMES = {
+    "gatewise.compact": ("compress",),
+    "gatewise.export": ("load", "save"),
+    "gatewise.report": ("Report", "measure"),
+    "gatewise.runtime.accelerate": ("accelerate",),
+    "gatewise.runtime.engine": ("Engine",),
+    "gatewise.sparsify": ("GroupLasso", "Variational"),
+    "gatewise.structure": ("Structure",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'gatewise' has no attribute {name!r}")
+    home = next((module for module, names in HOMES.items() if name in names), None)
+    found = import_module(f"gatewise.{name}") if home is None else getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -47,14 +47,29 @@ def test_importing_needs_only_the_core() -> None:
     """Training works from a source tree on a machine that has torch, numpy and safetensors, and no more."""
     # torch itself looks for triton and typer for some of its parts; only what gatewise adds counts.
     code = (
-        "import sys, torch; before = set(sys.modules); import gatewise; "
+        "import sys, torch; before = set(sys.modules); from gatewise import *; "
         "extra = {m.split('.')[0] for m in set(sys.modules) - before}; "
         "print(sorted(extra & {'matplotlib', 'typer', 'rich', 'triton', 'onnx', 'onnxruntime', 'optuna', 'cffi'}))"
     )
+    assert printed_by(code) == "[]"
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys; from gatewise.cli import main; main(['train', '--help']); main(['nonsense']); "
+        "print('torch' in sys.modules)"
+    )
+    assert printed_by(code).endswith("False")
+
+
+def printed_by(code: str) -> str:
+    """What a fresh interpreter prints."""
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+    return answer.stdout.strip()
 
 
 def test_public_names_exist() -> None:
-    """What `__all__` promises can be reached."""
-    assert all(hasattr(gatewise, name) for name in gatewise.__all__)
+    """What `__all__` promises can be reached, and nothing else is pretended."""
+    for name in gatewise.__all__:
+        assert getattr(gatewise, name).__name__.rpartition(".")[2] == name
+    assert not hasattr(gatewise, "prune")
