@@ -137,7 +137,8 @@ def train(
     """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import plain
-    from gatewise.tasks.trainer import Options, result_line
+    from gatewise.tasks.progress import result_line
+    from gatewise.tasks.trainer import Options
     from gatewise.tasks.trainer import train as run
 
     if listed:

@@ -13,7 +13,7 @@ from gatewise.report import measure, show
 from gatewise.tasks.checkpoints import load_checkpoint
 from gatewise.tasks.files import CHECKPOINT, appearing, write_whole
 from gatewise.tasks.finished import FinishedRun, corpus_of, lags_of, open_run, outputs_of, symbols_of
-from gatewise.tasks.trainer import shown_quality
+from gatewise.tasks.progress import shown_quality
 
 LAGS, SEQUENCES = 100, 32
 Say = Callable[[str], None]

@@ -1,11 +1,14 @@
-"""What a run shows while it goes: a bar and a table on a terminal, one line per epoch elsewhere."""
+"""What a run shows: a bar on a terminal, a line per epoch, and one about its end."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
+
+from gatewise.report import show
 
 
 class Progress:
@@ -66,7 +69,30 @@ def summary(metrics: Mapping[str, Any], epochs: int, quality: str) -> str:
                 f"{split} {quality} {value:.4g}" if quality == "mse" else f"{split} {quality} {value:.3f}"
             )
     if "neurons" in metrics:
-        gates = "-".join(str(sum(kinds.values())) for kinds in metrics["gates"].values())
-        neurons = "-".join(str(n) for n in metrics["neurons"].values())
-        parts += [f"{metrics['compression']:.2f}x", f"neurons {neurons}", f"gates {gates}"]
+        gates = {layer: sum(kinds.values()) for layer, kinds in metrics["gates"].items()}
+        parts.append(f"{metrics['compression']:.2f}x  {by_layer(metrics['neurons'], gates)}")
     return "  ".join([*parts, f"{metrics['seconds']:.1f} s"])
+
+
+def result_line(result: Mapping[str, Any]) -> str:
+    """`valid_ppl 110.03  test_ppl 105.64  1.49x  neurons 64-115  gates 193-442  in 71 s`"""
+    quality = [
+        f"{key} {shown_quality(value)}"
+        for key, value in result["quality"].items()
+        if not key.startswith("compact")
+    ]
+    counts = result["counts"]
+    left = f"{show(counts['compression'])}  {by_layer(counts['neurons'], counts['gates'])}"
+    return "  ".join([*quality, left, f"in {result['seconds']:.0f} s"])
+
+
+def by_layer(neurons: Mapping[str, int], gates: Mapping[str, int]) -> str:
+    """`neurons 64-115  gates 193-442`"""
+    return f"neurons {'-'.join(map(str, neurons.values()))}  gates {'-'.join(map(str, gates.values()))}"
+
+
+def shown_quality(value: float | None) -> str:
+    """JSON has no infinity: it was written as null."""
+    if value is None or value == math.inf:
+        return "infinite"
+    return f"{value:.2f}" if value >= 10 else f"{value:.4g}"

@@ -15,7 +15,6 @@ CPU; on a GPU sums are made in another order, so the last digits may differ.
 from __future__ import annotations
 
 import copy
-import math
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -30,11 +29,12 @@ from gatewise.compact import compress
 from gatewise.export import CheckpointError, load, save
 from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
-from gatewise.report import measure, show
+from gatewise.report import measure
 from gatewise.sparsify import Variational
 from gatewise.tasks import provenance
 from gatewise.tasks.assembly import assemble
 from gatewise.tasks.batches import epoch_generator
+from gatewise.tasks.board import Board
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.encoding import encoding_of, save_encoding
 from gatewise.tasks.evaluation import Evaluator, live_counts, short_counts
@@ -148,7 +148,7 @@ class Run:
         self.position = Position()
         self.metrics = Metrics(options.out / METRICS)
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
-        self.board: Any = None
+        self.board: Board | None = None
 
     # The loop.
 
@@ -164,7 +164,7 @@ class Run:
             write_json(self.options.out / VECTORS, self.coverage.to_dict())
         self.metrics.rewind(self.position.epoch - 1)
         if self.options.tensorboard:
-            self.board = tensorboard_writer(self.options.out, self.position.epoch)
+            self.board = Board(self.options.out / TENSORBOARD, self.position.epoch)
         self.model.train()
         with Progress(self.recipe.name, t.epochs, self.options.quiet) as progress:
             self.introduce(progress, resumed)
@@ -249,7 +249,8 @@ class Run:
         p.epoch, p.step, p.epoch_seconds = p.epoch + 1, 0, 0.0
         self.metrics.append(line)
         progress.line(line, self.quality)
-        self.to_board(line)
+        if self.board is not None:
+            self.board.add(line)
         if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last or p.done:
             self.save(progress)
 
@@ -398,24 +399,6 @@ class Run:
                 stacklevel=2,
             )
 
-    def to_board(self, line: dict[str, Any]) -> None:
-        if self.board is None:
-            return
-        for key, value in flat(line).items():
-            self.board.add_scalar(key, value, line["epoch"])
-        self.board.flush()
-
-
-def flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of nested dictionaries by path: gates/rnn.l0/i."""
-    found: dict[str, float] = {}
-    for key, value in line.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            found[prefix + key] = value
-    return found
-
 
 def can_be_rebuilt(out: Path) -> bool:
     """Whether the model of a finished run is gone or damaged, and its checkpoint there."""
@@ -426,35 +409,3 @@ def can_be_rebuilt(out: Path) -> bool:
     except CheckpointError:
         return True
     return False
-
-
-def tensorboard_writer(out: Path, first_epoch: int) -> Any:
-    """What an earlier part of the run wrote about `first_epoch` and later is hidden: those are run again."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise RunError(
-            "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
-        ) from error
-    return SummaryWriter(str(out / TENSORBOARD), purge_step=first_epoch)
-
-
-def shown_quality(value: float | None) -> str:
-    """JSON has no infinity: it was written as null."""
-    if value is None or value == math.inf:
-        return "infinite"
-    return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
-
-
-def result_line(result: dict[str, Any]) -> str:
-    """`valid_ppl 110.03  test_ppl 105.64  1.49x  neurons 64-115  gates 193-442  in 71 s`"""
-    quality = "  ".join(
-        f"{key} {shown_quality(value)}"
-        for key, value in result["quality"].items()
-        if not key.startswith("compact")
-    )
-    counts = result["counts"]
-    neurons = "-".join(str(n) for n in counts["neurons"].values())
-    gates = "-".join(str(n) for n in counts["gates"].values())
-    left = f"{show(counts['compression'])}  neurons {neurons}  gates {gates}"
-    return f"{quality}  {left}  in {result['seconds']:.0f} s"

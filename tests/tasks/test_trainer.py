@@ -26,9 +26,10 @@ from gatewise import cli
 from gatewise.tasks import recipe, trainer
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.files import RunError, plain
+from gatewise.tasks.progress import result_line
 from gatewise.tasks.saved import evaluate_saved
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.trainer import Options, refuse_other_recipe, result_line, train
+from gatewise.tasks.trainer import Options, refuse_other_recipe, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
 METHODS = {
