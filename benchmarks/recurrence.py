@@ -15,6 +15,7 @@ import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -193,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--only", help="part of the name of a network")
-    parser.add_argument("--json", help="file for the numbers")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     bandwidth, rate = ceilings()
@@ -236,13 +237,9 @@ def main() -> None:
                 f"{row['target'] or '':>6} {row['kernels']:7d} {floor:6.3f}",
                 flush=True,
             )
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(
-                {"machine": line, "bandwidth": bandwidth, "rate": rate, "rows": rows},
-                file,
-                indent=1,
-            )
+        if args.json:  # network by network: a run that is cut off keeps what it has
+            found = {"machine": line, "bandwidth": bandwidth, "rate": rate, "rows": rows}
+            args.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
