@@ -105,8 +105,8 @@ class EngineRecurrent(CompactRecurrent):
     def _run(
         self, x: Tensor, state: State, sizes: Tensor | None, order: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        if mask is not None:
-            return super()._run(x, state, sizes, order, mask)  # the kernels know lengths, not masks
+        if mask is not None or not x.numel():  # the kernels know lengths, not masks, and no empty batch
+            return super()._run(x, state, sizes, order, mask)
         if not self._is_current():
             self._build()
         lengths = None

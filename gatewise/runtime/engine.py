@@ -201,6 +201,8 @@ class Engine:
     def _input(self, x: Any, axes: int) -> Array:
         """The caller's array, checked; `axes` are its axes besides the channels."""
         array = from_tensor(x) if is_tensor(x) else np.asarray(x)
+        if 0 in array.shape[:axes]:
+            raise ValueError(f"x is empty: {array.shape}; it needs a sequence and a step, at least.")
         if self._words:
             if array.dtype.kind not in "iu":
                 raise TypeError(f"x must be integer word ids, got {array.dtype}.")

@@ -164,8 +164,10 @@ def test_engine_errors() -> None:
         with pytest.raises(ValueError, match="x must have 3 axes, the last of 3"):
             other(np.zeros(shape, np.float32))
     for shape in ((0, 2, 3), (2, 0, 3)):
-        with pytest.raises(ValueError, match="expected a number from 1 on, got 0"):
+        with pytest.raises(ValueError, match=r"x is empty: \(.*\); it needs a sequence and a step"):
             other(np.zeros(shape, np.float32))
+    with pytest.raises(ValueError, match="x is empty"):
+        engine.step(np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="x is on meta; the engine runs on the CPU"):
         other(torch.zeros(4, 2, 3, device="meta"))
     with pytest.raises(ValueError, match="x requires a gradient"):
@@ -367,7 +369,7 @@ def test_accelerate(case: Case) -> None:
 
 @given(case=chains(words=0, first=False, steps=5, batch=3), data=st.data())
 def test_accelerated_layers_take_everything(case: Case, data: Any) -> None:
-    """Packed in any order, masked, one sequence without a batch axis."""
+    """Packed in any order, masked, one sequence without a batch axis, no sequence at all."""
     slow: Any = case.small.rnn
     fast: Any = gw.accelerate(slow)
     lengths = torch.tensor([data.draw(st.integers(1, 5)) for _ in range(3)])
@@ -380,6 +382,8 @@ def test_accelerated_layers_take_everything(case: Case, data: Any) -> None:
     torch.testing.assert_close(*answers, **CLOSE)
     one = case.x[0] if slow.batch_first else case.x[:, 0]
     torch.testing.assert_close(fast(one), no_grad(slow, one), **CLOSE)
+    none = case.x[:0] if slow.batch_first else case.x[:, :0]
+    torch.testing.assert_close(fast(none), no_grad(slow, none), **CLOSE)
     mask = torch.rand(case.x.shape[:2]) < 0.6
     with torch.no_grad():
         torch.testing.assert_close(fast(case.x, mask=mask), slow(case.x, mask=mask), **CLOSE)
