@@ -38,6 +38,7 @@ class LayerMap:
     neurons: Tensor  # (K,) int64: their numbers in the layer
     live: Tensor  # (G, K) bool
     constant: Tensor  # (G, K) float; NaN where the gate is live or varying
+    cut: bool = False  # what a cut leaves: the fixed point, which can be less than the paper's count
 
     @property
     def varying(self) -> Tensor:  # (G, K) bool
@@ -108,7 +109,8 @@ def map_gates(
 ) -> GateMap:
     """The gates of every kept neuron, for any model that measure() takes. Looking changes nothing.
 
-    What is kept is the paper's one-pass count, or with `fixed_point` what can reach the output.
+    What is kept is the paper's one-pass count, or with `fixed_point` what can reach the output. Of a compressed model
+    nothing else is left.
     """
     structure = Structure.from_weights(model, readers, fixed_point=fixed_point).recurrent()
     if not structure:
@@ -126,8 +128,9 @@ def map_gates(
         live = structure[block.name].keep_gates
         number = constants(cell, weights_of(module, *block.place), gate_activation_of(module), live)
         neurons = keep.nonzero().flatten()
+        cut = fixed_point or getattr(module, "is_compact", False)
         layers[block.name] = LayerMap(
-            block.name, cell.name, cell.gates, block.width, neurons, live[:, keep], number[:, keep]
+            block.name, cell.name, cell.gates, block.width, neurons, live[:, keep], number[:, keep], cut
         )
     return GateMap(layers)
 

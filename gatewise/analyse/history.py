@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 QUALITIES = {"ppl": "perplexity", "bpc": "bits per character", "acc": "accuracy", "mse": "squared error"}
+# Neurons and gates by epoch are the paper's one-pass counts; a gate map of what was cut can have a few less.
+COUNTED = {"neurons": "neurons, as the paper counts", "gates": "live gates, as the paper counts"}
 RISING = frozenset({"acc", "accuracy"})  # qualities where more is better
 
 Metrics = Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl

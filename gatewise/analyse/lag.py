@@ -8,6 +8,7 @@ deterministic, pruned one, at the width of its kept neurons and inputs; every se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from gatewise.structure import RecurrentStructure, Structure
 
 SHORT, LONG, NO_GATE = "short", "long", "constant"
 OUTPUT_GATE = {"LSTM": "o"}
+ONE_IN = 10  # sequences: a lag that fewer reach says little about the others
 
 
 def kind_of(cell: str, pattern: str) -> str:
@@ -50,6 +52,17 @@ class LayerLags:
     @property
     def kinds(self) -> list[str]:
         return [kind_of(self.cell, pattern) for pattern in self.patterns]
+
+    @property
+    def enough(self) -> int:
+        """How many sequences a lag should have: a tenth of all, at least two; all, if there is only one."""
+        total = int(self.sequences.max())
+        return min(total, max(2, math.ceil(total / ONE_IN)))
+
+    @property
+    def shared(self) -> int:
+        """How many lags, from 0 on, have enough sequences; longer lags never have more."""
+        return int((self.sequences >= self.enough).sum())
 
     @property
     def reach(self) -> Tensor:  # (K,)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.analyse.gate_map import LayerMap, map_gates
-from gatewise.analyse.history import Metrics, curve, named, quality_key
+from gatewise.analyse.history import COUNTED, Metrics, curve, named, quality_key
 from gatewise.analyse.lag import LagMap, LayerLags, kind_of
 from gatewise.analyse.links import Link, NeuronLinks, find_links
 
@@ -138,6 +138,7 @@ def layer_data(
         "cell": layer.cell,
         "gates": list(layer.gates),
         "width": layer.width,
+        "cut": layer.cut,
         "neurons": layer.neurons.tolist(),
         "patterns": patterns,
         "kinds": [kind_of(layer.cell, pattern) for pattern in patterns],
@@ -177,6 +178,8 @@ def lag_data(lags: LayerLags) -> dict[str, Any]:
         "decades": DECADES,
         "lags": norms.shape[1] - 1,
         "sequences": int(lags.sequences[0]),
+        "enough": lags.enough,
+        "shared": lags.shared,
         "bytes": base64.b64encode(content).decode(),
     }
 
@@ -188,7 +191,7 @@ def history(metrics: Metrics) -> list[dict[str, Any]]:
     if quality:
         found.append(chart(named(quality), {"": curve(metrics, quality)}))
     found.append(chart("compression", {"": curve(metrics, "compression")}))
-    for key, title in (("neurons", "neurons"), ("gates", "live gates")):
+    for key, title in COUNTED.items():
         layers = dict.fromkeys(name for line in metrics for name in line.get(key) or {})
         found.append(
             chart(

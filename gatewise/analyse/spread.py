@@ -28,7 +28,7 @@ class Spread:
 
     label: str
     values: Mapping[str, Tensor]
-    threshold: float
+    threshold: float  # minus infinity: none, so that all but zero is kept
     kept_below: bool  # log alpha: small means kept; norms: large does
 
 
@@ -51,7 +51,8 @@ def log_alphas(state: Mapping[str, Tensor], snr_threshold: float = 0.05) -> Spre
 def group_norms(model: nn.Module, threshold: float = 1e-4) -> Spread:
     """log10 of the norm of every gate's incoming weights, layer by layer; minus infinity for a constant gate.
 
-    The threshold is that of single weights: no group can be left whose norm is below it.
+    The threshold is that of single weights: no group can be left whose norm is below it. Where norms did not
+    decide, as in a variational model, it is 0.
     """
     values: dict[str, Tensor] = {}
     for name, module in model.named_modules():
@@ -62,4 +63,5 @@ def group_norms(model: nn.Module, threshold: float = 1e-4) -> Spread:
             w = replace(weights_of(module, layer, direction), neuron_scale=None).fold()
             rows = torch.cat([w.w_ih, w.w_hh], dim=1).detach().float().cpu().norm(dim=1)
             values[f"{block_name(module, name, layer, direction)}: gates"] = rows.log10()
-    return Spread("log10 of the norm of a gate's weights", values, math.log10(threshold), kept_below=False)
+    line = math.log10(threshold) if threshold else -math.inf
+    return Spread("log10 of the norm of a gate's weights", values, line, kept_below=False)

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gatewise.analyse.history import RISING, named
+from gatewise.analyse.history import COUNTED, RISING, named
 from gatewise.analyse.page import Fact, PageRun, page
 from gatewise.report import measure, show
 from gatewise.tasks.checkpoints import load_checkpoint
-from gatewise.tasks.files import CHECKPOINT, appearing, write_whole
-from gatewise.tasks.finished import FinishedRun, corpus_of, lags_of, open_run, outputs_of, symbols_of
+from gatewise.tasks.files import CHECKPOINT, RunError, appearing, write_whole
+from gatewise.tasks.finished import (
+    FinishedRun,
+    Record,
+    corpus_of,
+    lags_of,
+    open_record,
+    open_run,
+    outputs_of,
+    symbols_of,
+)
 from gatewise.tasks.progress import shown_quality
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LAGS, SEQUENCES = 100, 32
 Say = Callable[[str], None]
@@ -68,8 +80,8 @@ def facts(run: FinishedRun) -> list[Fact]:
     compression = counts["compression"]
     found.append(Fact("compression", "infinite" if compression is None else show(compression), note))
     found.append(Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"))
-    found.append(Fact("neurons", dashed(counts["neurons"]), paper(expect, "neurons")))
-    found.append(Fact("live gates", dashed(counts["gates"]), paper(expect, "live_gates")))
+    found.append(Fact(COUNTED["neurons"], dashed(counts["neurons"]), paper(expect, "neurons")))
+    found.append(Fact(COUNTED["gates"], dashed(counts["gates"]), paper(expect, "live_gates")))
     size = result.get("model_bytes") or run.model_bytes
     dense = 4 * counts["weights"]
     found.append(Fact("model file", in_bytes(size), f"{in_bytes(dense)} of dense matrices"))
@@ -114,32 +126,24 @@ def write_figures(
 ) -> list[Path]:
     """PNG and SVG of the first run's gates, lag curves and group norms, and of all runs' training and sizes.
 
-    They go to `out`, by default the folder `figures` of the first run.
+    They go to `out`, by default the folder `figures` of the first run. Only gates, lag curves and group norms need a
+    model; where the first run has none, they are left out.
     """
     from gatewise.analyse import figures
-    from gatewise.analyse.spread import group_norms, log_alphas
 
-    runs = [open_run(path) for path in dict.fromkeys(paths)]
+    runs = [open_record(path) for path in dict.fromkeys(paths)]
     first = runs[0]
     titles = distinct(runs)
-    made = {"scheme": figures.scheme(), "gates": figures.gate_structure(first.model, title=first.title)}
-    made["gates-15"] = figures.gate_structure(first.model, sample=15, title=first.title)
-    corpus, why_not = corpus_of(first, data_dir)
-    if corpus is not None and lags:
-        made["lag"] = figures.lag_figure(lags_of(first.model, corpus, lags, sequences), title=first.title)
-    elif lags:
-        say(why_not)
+    made = {"scheme": figures.scheme()}
+    try:
+        opened = open_run(paths[0])
+    except RunError as error:
+        say(f"no gates, no lag curves and no histogram: {error} Or name a run that has its model first.")
+    else:
+        made |= model_figures(opened, data_dir, lags, sequences, say)
     if any(run.metrics for run in runs):
         title = first.title if len(runs) == 1 else None
         made["training"] = figures.training({name: run.metrics for name, run in zip(titles, runs)}, title)
-    threshold = first.recipe.sparsify.threshold if first.recipe else 1e-4
-    spread = group_norms(first.model, threshold)
-    if first.recipe is not None and (first.folder / CHECKPOINT).is_file():
-        alphas = log_alphas(
-            load_checkpoint(first.folder / CHECKPOINT)["model"], first.recipe.sparsify.snr_threshold
-        )
-        spread = alphas if alphas.values else spread
-    made["histogram"] = figures.histogram(spread, title=first.title)
     quality = shared_quality(runs)
     if quality is not None:
         points = [
@@ -167,7 +171,32 @@ def write_figures(
     return written
 
 
-def distinct(runs: Sequence[FinishedRun]) -> list[str]:
+def model_figures(
+    run: FinishedRun, data_dir: str | Path | None, lags: int, sequences: int, say: Say
+) -> dict[str, Figure]:
+    """What is drawn of one run's network: its gates, its lag curves, and the values that decided."""
+    from gatewise.analyse import figures
+    from gatewise.analyse.spread import group_norms, log_alphas
+
+    made = {"gates": figures.gate_structure(run.model, title=run.title)}
+    made["gates-15"] = figures.gate_structure(run.model, sample=15, title=run.title)
+    corpus, why_not = corpus_of(run, data_dir)
+    if corpus is not None and lags:
+        made["lag"] = figures.lag_figure(lags_of(run.model, corpus, lags, sequences), title=run.title)
+    elif lags:
+        say(why_not)
+    sparsify = run.recipe.sparsify if run.recipe else None
+    # Norms decide in group lasso alone; a posterior is in the checkpoint, if that was kept.
+    threshold = sparsify.threshold if sparsify and sparsify.method == "group-lasso" else 0.0
+    spread = group_norms(run.model, threshold)
+    if sparsify and (run.folder / CHECKPOINT).is_file():
+        alphas = log_alphas(load_checkpoint(run.folder / CHECKPOINT)["model"], sparsify.snr_threshold)
+        spread = alphas if alphas.values else spread
+    made["histogram"] = figures.histogram(spread, title=run.title)
+    return made
+
+
+def distinct(runs: Sequence[Record]) -> list[str]:
     """Titles; runs of one title are told apart by their seeds, or by as much of their folders as that takes."""
     titles = [run.title for run in runs]
     paths = [run.folder.resolve().parts for run in runs]
@@ -181,7 +210,7 @@ def distinct(runs: Sequence[FinishedRun]) -> list[str]:
     return names
 
 
-def shared_quality(runs: Sequence[FinishedRun]) -> str | None:
+def shared_quality(runs: Sequence[Record]) -> str | None:
     """The quality on test data that all of several runs have."""
     if len(runs) < 2 or any("counts" not in run.result for run in runs):
         return None

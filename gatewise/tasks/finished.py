@@ -27,43 +27,64 @@ AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K ne
 
 
 @dataclass(frozen=True)
-class FinishedRun:
-    """A run's folder, read. A model that was saved by hand has neither recipe nor result."""
+class Record:
+    """What a run's folder says, its model apart. A model that was saved by hand has neither recipe nor result."""
 
     folder: Path
     title: str
-    model: nn.Module
     recipe: Recipe | None = None
     result: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun(Record):
+    """A run's folder, read, with its model."""
+
+    model: nn.Module
     bench: list[dict[str, Any]] = field(default_factory=list)
     model_bytes: int = 0
     encoding: Encoding | None = None
 
 
+def open_record(path: str | Path) -> Record:
+    """What there is to compare of a run: its model is not asked for."""
+    folder = Path(path)
+    if not (folder / RECIPE).is_file():
+        parent = saved_model(folder).parent
+        folder = parent if (parent / RECIPE).is_file() else folder
+    recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
+    result = read_json(folder / RESULT, dict) if recipe is not None else {}
+    return Record(
+        folder,
+        str(result.get("title") or (recipe.title if recipe else "") or folder.resolve().name),
+        recipe,
+        result,
+        list(Metrics(folder / METRICS).lines()) if recipe is not None else [],
+    )
+
+
 def open_run(path: str | Path) -> FinishedRun:
     """A run's folder, or a model's folder inside or outside of one."""
-    path = Path(path)
+    model = saved_model(Path(path))
+    record = open_record(path)
+    return FinishedRun(
+        **vars(record),
+        model=load(model).eval(),
+        bench=read_json(record.folder / BENCH, list),
+        model_bytes=sum(file.stat().st_size for file in model.glob("*.safetensors")),
+        encoding=load_encoding(model),
+    )
+
+
+def saved_model(path: Path) -> Path:
+    """The folder of the model that a run left, or that was saved by hand."""
     model = model_folder(path)
-    folder = model.parent if (model.parent / RECIPE).is_file() else path
     if not (model / "config.json").is_file():
         raise RunError(
             f"{path}: there is no saved model. Name the folder of a finished run, or one that gatewise.save() wrote."
         )
-    recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
-    result = read_json(folder / RESULT, dict) if recipe is not None else {}
-    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
-    return FinishedRun(
-        folder,
-        str(result.get("title") or (recipe.title if recipe else "") or folder.resolve().name),
-        load(model).eval(),
-        recipe,
-        result,
-        list(Metrics(folder / METRICS).lines()) if recipe is not None else [],
-        read_json(folder / BENCH, list),
-        size,
-        load_encoding(model),
-    )
+    return model
 
 
 def corpus_of(run: FinishedRun, data_dir: str | Path | None = None) -> tuple[Corpus | None, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,39 @@ def test_lag_curves_are_coloured_by_pattern(tmp_path: Path) -> None:
     drawn(figure, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("sequences", "enough", "shared"),
+    [
+        ([32, 9, 4, 3, 1, 0], 4, 3),
+        ([70, 7, 6], 7, 2),
+        ([8, 5, 2, 1], 2, 3),
+        ([1, 1, 0], 1, 2),
+        ([3, 3, 3], 2, 3),
+        ([0, 0], 0, 2),
+    ],
+)
+def test_a_mean_of_few_sequences_is_one_of_less_than_a_tenth_or_of_one(
+    sequences: list[int], enough: int, shared: int
+) -> None:
+    """A single sequence is all there is, so its curve is not held against it."""
+    norms = torch.ones(len(sequences), 1)
+    layer = LayerLags("rnn.l0", "LSTM", torch.arange(1), ("ifgo",), norms, torch.tensor(sequences))
+    assert (layer.enough, layer.shared) == (enough, shared)
+
+
+def test_lags_that_few_sequences_reach_lie_under_a_veil(tmp_path: Path) -> None:
+    """Their means jump as sequences end, which would be read as memory."""
+    layer = lags().layers["rnn.l1"]
+    assert not lag_figure(lags()).axes[0].patches
+    few = replace(layer, sequences=torch.tensor([40] * 8 + [4, 3, 1]))
+    (axes,) = (figure := lag_figure(LagMap({"rnn.l1": few}))).axes
+    (veil,) = axes.patches
+    assert veil.get_x() == 8.5
+    assert all(veil.get_zorder() > line.get_zorder() for line in axes.lines)
+    assert "fewer than 4 of 40 sequences" in [text.get_text() for text in axes.get_legend().get_texts()]
+    drawn(figure, tmp_path)
+
+
 def test_a_layer_without_neurons_has_an_empty_panel(tmp_path: Path) -> None:
     empty = LayerLags("rnn.l0", "LSTM", torch.arange(0), (), torch.zeros(5, 0), torch.zeros(5).long())
     figure = lag_figure(LagMap({"rnn.l0": empty}))
@@ -125,6 +159,8 @@ def test_runs_are_laid_over_each_other(tmp_path: Path) -> None:
     assert list(compression.lines[0].get_ydata()) == [1.1, 2.5]
     assert list(neurons.lines[0].get_ydata()) == [17.0, 9.0]
     assert len(gates.lines[2].get_xdata()) == 0
+    assert neurons.get_title(loc="left") == "neurons, as the paper counts"  # a gate map counts after the cut
+    assert gates.get_title(loc="left") == "live gates, as the paper counts"
     drawn(figure, tmp_path)
 
 
@@ -199,6 +235,24 @@ def test_norms_of_gates_and_the_constant_ones(tmp_path: Path) -> None:
     kept, all_finite = (patch.get_data().values.sum() for patch in axes.patches)
     assert (kept, all_finite) == (9, 9)
     drawn(figure, tmp_path)
+
+
+def test_without_a_threshold_there_is_no_line_and_the_legend_says_so(tmp_path: Path) -> None:
+    """Norms decide nothing in a variational model: a line of group lasso's would be made up."""
+    net = Network(nn.LSTM(2, 3))
+    with torch.no_grad():
+        net.rnn.weight_ih_l0.fill_(1e-5)  # below group lasso's threshold, and yet not zero
+        net.rnn.weight_hh_l0.zero_()
+        net.rnn.weight_ih_l0[:3] = 0
+    figure = histogram(group_norms(net, 0.0))
+    (axes,) = figure.axes
+    assert not axes.lines
+    assert axes.get_legend().get_title().get_text() == "no threshold: all but zero is kept"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["kept: 9", "not kept: 3"]
+    drawn(figure, tmp_path)
+    with torch.no_grad():
+        net.rnn.weight_ih_l0.zero_()
+    drawn(histogram(group_norms(net, 0.0)), tmp_path)  # nothing has a place on the axis
 
 
 def test_panels_that_are_not_needed_are_hidden() -> None:

@@ -204,6 +204,36 @@ def test_a_sample_says_how_many_are_shown() -> None:
     assert any("4 of 5 neurons (2 shown)" in text.get_text() for text in figure.texts)
 
 
+def test_a_map_says_when_it_counts_after_the_cut() -> None:
+    """A cut goes to the fixed point, so it can leave less than the paper counts: neuron 0 is read by 1 alone."""
+    net = lstm()
+    carve(net.rnn, net.fc, {0: "ifgo", 1: "ifgo", 3: "o"}, "ifgo")
+    with torch.no_grad():
+        net.fc.weight[:, :2] = 0
+        net.rnn.weight_hh_l0[:, :2] = 0
+        net.rnn.weight_hh_l0[1, 0] = 0.3  # kept by the paper's count, whatever becomes of its reader
+    heads = {}
+    for name, gates in (
+        ("masked", map_gates(net)),
+        ("fixed point", map_gates(net, fixed_point=True)),
+        ("compressed", map_gates(gw.compress(net))),
+    ):
+        heads[name] = next(
+            text.get_text() for text in gate_structure(gates).texts if "rnn.l0" in text.get_text()
+        )
+    assert heads["masked"] == "rnn.l0: 2 of 5 neurons, 5 of 20 gates live"
+    assert heads["fixed point"] == "rnn.l0: 1 of 5 neurons, 1 of 20 gates live, after the cut"
+    assert heads["compressed"] == heads["fixed point"]
+
+
+def test_a_long_heading_stays_inside_the_picture() -> None:
+    layer = dataclasses.replace(map_gates(lstm()).layers["rnn.l0"], width=1500, cut=True)
+    layer = dataclasses.replace(layer, name="encoder.recurrent_reverse.l1_reverse")
+    figure = gate_structure(GateMap({layer.name: layer}), sample=2)
+    (heading,) = (text for text in figure.texts if layer.name in text.get_text())
+    assert heading.get_window_extent().x1 < figure.bbox.x1
+
+
 def test_a_layer_without_neurons_is_a_line_of_text() -> None:
     net = lstm()
     carve(net.rnn, net.fc, {}, "ifgo")

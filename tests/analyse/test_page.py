@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,35 @@ def test_the_lag_curve_is_the_neurons_own(opened: Browser) -> None:
         opened.settle()
         first = float(opened.run('return document.querySelector("#detail .lag").dataset.first'))
         assert first == pytest.approx(norms[0, neuron].log10().item(), abs=0.03)
+
+
+def test_lags_that_few_sequences_reach_are_faint(browser: Browser, tmp_path: Path) -> None:
+    net = model()
+    lags = run_of(net).lags
+    few = {
+        name: replace(layer, sequences=torch.tensor([20] * 6 + [1] * 3))
+        for name, layer in lags.layers.items()
+    }
+    for name, given in (("all", lags), ("few", LagMap(few))):
+        path = tmp_path / f"{name}.html"
+        path.write_text(page([run_of(net, lags=given)]), encoding="utf-8")
+        browser.open(path)
+        browser.run(POINT, "rnn.l0", 0)
+        veils = "#detail .lag rect.few"
+        browser.settle()
+        assert browser.run(f"return document.querySelectorAll('{veils}').length") == (name == "few")
+        assert ("faint: fewer than 2 sequences" in browser.text("#detail .lag .keys")) == (name == "few")
+        assert browser.complaints() == []
+
+
+def test_counts_after_the_cut_and_those_of_the_paper_are_told_apart(browser: Browser, tmp_path: Path) -> None:
+    for net, end in ((model(), "gates live"), (gw.compress(model()), "gates live · after the cut")):
+        path = tmp_path / "counts.html"
+        path.write_text(page([run_of(net)]), encoding="utf-8")
+        browser.open(path)
+        assert browser.text(".map .counts").endswith(end)
+        titles = browser.run('return [...document.querySelectorAll(".chart h3")].map((h) => h.textContent)')
+        assert titles[2:] == ["neurons, as the paper counts", "live gates, as the paper counts"]
 
 
 def test_the_keyboard_reaches_every_neuron(opened: Browser) -> None:

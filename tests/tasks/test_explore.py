@@ -59,6 +59,8 @@ def test_a_page_for_every_kind_of_task(
     (run,) = embedded(out)
     result = json.loads((runs[name] / "result.json").read_text())
     facts = {fact["label"]: fact for fact in run["facts"]}
+    # The summary is the paper's count, the map below what a cut leaves: each says which.
+    assert {"neurons, as the paper counts", "live gates, as the paper counts"} <= facts.keys()
     assert facts["weights left"]["value"] == f"{result['counts']['nonzero']:,}"
     assert run["title"] == result["title"]
     kept = [len(layer["neurons"]) for layer in run["layers"]]
@@ -103,6 +105,52 @@ def test_figures_of_one_run_lie_beside_it(
     assert (runs["lasso"] / "figures" / "gates.png").is_file()
     assert not (runs["lasso"] / "figures" / "lag.png").exists()
     assert "norm of a gate" in (runs["lasso"] / "figures" / "histogram.svg").read_text()
+
+
+def without_model(run: Path, copied: Path) -> Path:
+    """As stored runs are whose model was not kept."""
+    shutil.copytree(run, copied, ignore=shutil.ignore_patterns("model", "checkpoint.pt"))
+    return copied
+
+
+def test_a_run_that_is_only_compared_needs_no_model(
+    runs: dict[str, Path], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its curves and its size lie in metrics.jsonl and result.json."""
+    other = without_model(runs["lasso"], tmp_path / "lasso")
+    out = tmp_path / "figures"
+    assert main(["figures", str(runs["bayes"]), str(other), "-o", str(out), "--lags", "0"]) == 0
+    assert capsys.readouterr().err == ""
+    for name in ("gates", "training", "pareto"):
+        assert (out / f"{name}.png").is_file()
+    title = json.loads((other / "result.json").read_text())["title"]
+    assert all(title in (out / f"{name}.svg").read_text() for name in ("training", "pareto"))
+
+
+def test_the_first_run_without_a_model_says_what_is_left_out(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = without_model(runs["lasso"], tmp_path / "lasso")
+    assert main(["figures", str(alone)]) == 0
+    captured = capsys.readouterr()
+    assert "no gates, no lag curves and no histogram" in captured.err
+    assert "there is no model/ in it" in captured.err
+    assert "train it again, --overwrite. Or name a run that has its model first" in captured.err
+    assert {Path(path).stem for path in captured.out.split()} == {"scheme", "training"}
+    assert main(["report", str(alone), "-o", str(tmp_path / "r.html")]) == 1  # a page is about the model
+
+
+def test_a_bayesian_run_without_its_posterior_has_no_threshold_line(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its threshold is one of log alpha; group lasso's, which every recipe has, decided nothing."""
+    copied = tmp_path / "bayes"
+    shutil.copytree(runs["bayes"], copied, ignore=shutil.ignore_patterns("checkpoint.pt"))
+    for run, said in ((copied, True), (runs["lasso"], False)):
+        assert main(["figures", str(run), "-o", str(tmp_path / "figures"), "--lags", "0"]) == 0
+        text = (tmp_path / "figures" / "histogram.svg").read_text()
+        assert "norm of a gate" in text
+        assert ("no threshold: all but zero is kept" in text) == said
 
 
 def test_without_the_data_the_rest_is_shown(

@@ -19,6 +19,7 @@ MEANING = {
     "GRU": {"r": "reset", "u": "update", "n": "candidate"},
 }
 CELL = 0.27  # inches a gate is wide and high
+LETTER = 0.073  # inches a letter of a heading takes
 LEFT, RIGHT, TITLE, BOTTOM = 0.45, 0.25, 0.42, 0.34  # inches around the cells
 HEAD, LINE = 0.32, 0.18  # inches for the figure's title, and for a line of the legend
 
@@ -57,7 +58,8 @@ def gate_structure(
         for name, layer in shown.layers.items()
         for strip in cut(layer, heading(whole.layers[name], len(layer.neurons)), columns)
     ]
-    width = LEFT + RIGHT + CELL * max(18, *(len(strip.layer.neurons) for strip in strips))
+    cells = CELL * max(18, *(len(strip.layer.neurons) for strip in strips))
+    width = LEFT + RIGHT + max(cells, LETTER * max(len(strip.title) for strip in strips))
     heights = [strip_height(strip) for strip in strips]
     keys = legend_entries(shown)
     legend_columns = len(keys) if width > 7.5 else 3
@@ -87,9 +89,10 @@ def cut(layer: LayerMap, title: str, columns: int) -> list[Strip]:
 def heading(whole: LayerMap, n_shown: int) -> str:
     kept, live = len(whole.neurons), int(whole.live.sum())
     drawn = f" ({n_shown} shown)" if n_shown < kept else ""
+    after = ", after the cut" if whole.cut else ""
     return (
         f"{whole.name}: {kept} of {whole.width} neurons{drawn}, "
-        f"{live} of {len(whole.gates) * whole.width} gates live"
+        f"{live} of {len(whole.gates) * whole.width} gates live{after}"
     )
 
 

@@ -13,11 +13,15 @@ from gatewise.analyse.gate_map import CONSTANT
 from gatewise.analyse.lag import LagMap, LayerLags
 
 DECADES = 6  # below the largest norm; what is smaller lies under the axis
+VEIL = "#E8E8E8"  # over what few sequences say
 NAMED = 5  # patterns with a colour of their own in one panel; the rest is grey
 
 
 def lag_figure(lags: LagMap, layers: Sequence[str] | None = None, title: str | None = None) -> Figure:
-    """One panel per layer, side by side; neurons without a live gate have no gradient and no line."""
+    """One panel per layer, side by side; neurons without a live gate have no gradient and no line.
+
+    Lags that fewer than a tenth of the sequences reach, or fewer than two, are drawn faintly.
+    """
     chosen = [lags.layers[name] for name in (layers or lags.layers)]
     figure = blank(4.6 * len(chosen) + 0.4, 3.6 + (0.4 if title else 0.0))
     panels = figure.subplots(1, len(chosen), squeeze=False)[0]
@@ -45,6 +49,11 @@ def draw_layer(axes: Axes, layer: LayerLags) -> None:
     others = sum(layer.patterns.count(p) for p in medians if p not in style)
     if others:
         axes.plot([], [], color=FAINT, linewidth=1, label=f"{others} others")
+    if layer.shared < len(layer.norms):
+        axes.axvspan(
+            layer.shared - 0.5, len(layer.norms), facecolor=VEIL, alpha=0.7, zorder=3, linewidth=0,
+            label=f"fewer than {layer.enough} of {int(layer.sequences[0])} sequences",
+        )  # fmt: skip
     plain(axes, heading(layer), "lag", "gradient norm, mean over sequences")
     top = layer.norms.nan_to_num().max().item() if layer.norms.numel() else 0.0
     if top > 0:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from matplotlib.transforms import Bbox
 
 from gatewise.analyse.figures.style import DASHES, INK, MARKERS, SERIES, blank, legend, plain
-from gatewise.analyse.history import Metrics, curve, named, quality_key
+from gatewise.analyse.history import COUNTED, Metrics, curve, named, quality_key
 
 
 def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
@@ -27,8 +27,7 @@ def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
     shown = [
         (" / ".join(map(named, qualities)) or "quality", None),
         ("compression", "compression"),
-        ("neurons", "neurons"),
-        ("live gates", "gates"),
+        *((label, key) for key, label in COUNTED.items()),
     ]
     for axes, (label, key) in zip(panels, shown):
         for k, (name, metrics) in enumerate(runs.items()):

@@ -12,9 +12,14 @@ from torch import Tensor
 from gatewise.analyse.figures.style import INK, SERIES, blank, legend, plain
 from gatewise.analyse.spread import Spread
 
+NO_LINE = "no threshold: all but zero is kept"
+
 
 def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figure:
-    """One panel per kind of value: how many lie where, the threshold as a line, and how many are exactly zero."""
+    """One panel per kind of value: how many lie where, the threshold as a line, and how many are exactly zero.
+
+    Without a threshold there is no line, and the legend says so.
+    """
     panels = {name: values for name, values in spread.values.items() if values.numel()}
     if not panels:
         raise ValueError("there is no value to draw: the model has neither group variables nor groups.")
@@ -23,6 +28,7 @@ def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figur
     figure = blank(3.6 * columns + 0.3, 2.7 * rows + (0.5 if title else 0.1))
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     low, high = edges(panels, spread.threshold)
+    decided = math.isfinite(spread.threshold)
     for axes, (name, values) in zip(grid, panels.items()):
         finite = values[values.isfinite()]
         kept = finite < spread.threshold if spread.kept_below else finite > spread.threshold
@@ -38,9 +44,10 @@ def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figur
             color="#BDBDBD",
             label=labels[1],
         )
-        axes.axvline(spread.threshold, color=SERIES[1], linewidth=1.4, linestyle="--")
+        if decided:
+            axes.axvline(spread.threshold, color=SERIES[1], linewidth=1.4, linestyle="--")
         plain(axes, name, spread.label, "how many")
-        legend(axes, loc="best", handlelength=1.0)
+        legend(axes, loc="best", handlelength=1.0, title=None if decided else NO_LINE, title_fontsize=8)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     if title:
@@ -51,11 +58,8 @@ def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figur
 
 def edges(panels: Mapping[str, Tensor], threshold: float) -> tuple[float, float]:
     """One range for all panels, with the threshold inside."""
-    ends = [threshold]
-    for values in panels.values():
-        finite = values[values.isfinite()]
-        if finite.numel():
-            ends += [finite.min().item(), finite.max().item()]
-    low, high = min(ends), max(ends)
+    ends = torch.cat([torch.tensor([threshold]), *panels.values()])
+    ends = ends[ends.isfinite()]
+    low, high = (ends.min().item(), ends.max().item()) if ends.numel() else (0.0, 0.0)
     margin = 0.03 * (high - low) or 1.0
     return low - margin, high + margin

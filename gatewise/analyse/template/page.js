@@ -290,7 +290,7 @@
       const total = layer.neurons.length;
       const liveGates = layer.patterns.reduce((n, _, k) => n + live(k), 0);
       const some = map.order.length < total ? `${map.order.length} shown · ` : "";
-      map.counts.textContent = `${some}${total} of ${plural(layer.width, "neuron")} kept · ${liveGates} of ${layer.gates.length * layer.width} gates live`;
+      map.counts.textContent = `${some}${total} of ${plural(layer.width, "neuron")} kept · ${liveGates} of ${layer.gates.length * layer.width} gates live${layer.cut ? " · after the cut" : ""}`;
       map.field.dataset.shown = map.order.length;
       map.field.setAttribute("aria-label", `Gate map of ${layer.name}, ${plural(map.order.length, "neuron")}. Arrow keys move, Enter holds.`);
       map.at = 0;
@@ -480,7 +480,7 @@
 
   function lagChart(layer, k, r) {
     const width = 336, height = 176, left = 40, right = 14, top = 8, bottom = 30;
-    const { lags, top: ceiling, decades } = layer.lag;
+    const { lags, top: ceiling, decades, enough, shared } = layer.lag;
     const high = Math.ceil(ceiling), low = Math.floor(ceiling - decades);
     const x = (t) => left + ((width - left - right) * t) / Math.max(lags, 1);
     const y = (v) => top + ((height - top - bottom) * (high - Math.max(v, low))) / (high - low);
@@ -502,6 +502,11 @@
     const curve = curveOf(layer, k);
     const path = draw("path", { class: `line s${r}`, d: pathOf(curve, x, y) });
     svg.append(path);
+    const faint = shared <= lags;
+    if (faint) {
+      const from = x(shared - 0.5);
+      svg.append(draw("rect", { class: "few", x: from, y: top, width: width - right - from, height: height - top - bottom }));
+    }
     const present = curve.flatMap((v, t) => (v === null ? [] : [[t, v]]));
     if (present.length === 1) svg.append(draw("circle", { cx: x(present[0][0]), cy: y(present[0][1]), r: 3, fill: `var(--run-${r})` }));
     if (!present.length) {
@@ -513,6 +518,7 @@
     keys.append(key(`line s${r}`, "this neuron"));
     if (medianOf(layer, "long")) keys.append(key("context long", "median of long"));
     if (medianOf(layer, "short")) keys.append(key("context short", "median of short"));
+    if (faint) keys.append(make("span", "few", `faint: fewer than ${plural(enough, "sequence")}`));
     box.append(svg, keys);
     return box;
   }
