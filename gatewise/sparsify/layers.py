@@ -32,7 +32,7 @@ class Posterior(nn.Module):
     def become_posterior(self, noise: str, snr_threshold: float) -> None:
         self.noise, self.snr_threshold = noise, snr_threshold
         self.samples: dict[str, Tensor] = {}  # of this mini-batch, filled by gatewise.Variational
-        self.sequence_samples: dict[tuple[str, int], Tensor] = {}
+        self.sequence_noise: dict[tuple[str, int], Tensor] = {}
         self.in_batch = False  # between the first and the last layer of one forward() of the model
 
     def add_log_sigma(self, name: str, start: float, shared: dict[int, nn.Parameter]) -> None:
@@ -74,14 +74,20 @@ class Posterior(nn.Module):
             return None
         if not self.training or self.noise == "batch":
             return self.drawn(name)
-        if (name, n) in self.sequence_samples and self.in_same_pass():
-            return self.sequence_samples[name, n]
         mean, log_sigma = getattr(self, name), getattr(self, name + LOG_SIGMA)
-        eps = torch.randn(n, *mean.shape, dtype=mean.dtype, device=mean.device)
-        sample = torch.addcmul(mean, log_sigma.exp(), eps)
+        # Not the finished sample is remembered: a checkpoint runs the layer first without, then with gradients.
+        return torch.addcmul(mean, log_sigma.exp(), self.noise_of_sequences(name, n, mean))
+
+    def noise_of_sequences(self, name: str, n: int, like: Tensor) -> Tensor:  # (n, dims)
+        """The same for every call of a layer in one pass, and for its repetition by gradient checkpointing."""
+        known = self.sequence_noise.get((name, n)) if self.in_same_pass() else None
+        if known is not None and self.in_batch:
+            return known
+        # A repetition draws as the pass did, so that what comes after it finds the random numbers in the same place.
+        eps = torch.randn(n, *like.shape, dtype=like.dtype, device=like.device)
         if self.in_batch:
-            self.sequence_samples[name, n] = sample
-        return sample
+            self.sequence_noise[name, n] = eps
+        return eps if known is None else known
 
     def in_same_pass(self) -> bool:
         """Whether this call is part of the model's forward(), or of its repetition by gradient checkpointing."""
@@ -89,10 +95,10 @@ class Posterior(nn.Module):
 
     def forget(self) -> None:
         """Drop what was drawn; the next mini-batch draws anew."""
-        self.samples, self.sequence_samples = {}, {}
+        self.samples, self.sequence_noise = {}, {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "samples": {}, "sequence_samples": {}}  # part of a graph, not of the layer
+        return {**self.__dict__, "samples": {}, "sequence_noise": {}}  # part of a pass, not of the layer
 
     def _load_from_state_dict(
         self,
@@ -113,6 +119,14 @@ class Posterior(nn.Module):
     def is_extra(name: str) -> bool:
         return name.endswith(LOG_SIGMA) or name.startswith(
             ("gate_scale", "neuron_scale", "input_scale", "word_scale")
+        )
+
+
+def check_has_batch(axes: torch.Size, batch_dim: int) -> None:
+    if batch_dim >= len(axes):
+        raise ValueError(
+            f"batch_dim={batch_dim}, but an input has the axes {tuple(axes)} before its channels: which of them are "
+            f"sequences? It must be 0 to {len(axes) - 1}."
         )
 
 
@@ -147,10 +161,9 @@ class VariationalLinear(Posterior, nn.Linear):
         mean = F.linear(input, self.weight, self.bias)
         variance = F.linear(input.square(), (2 * self.weight_log_sigma).exp()) + 1e-8
         shape = list(mean.shape)
-        if self.linear_noise == "sequence":
-            shape[:-1] = [
-                size if d == self.batch_dim or len(shape) == 2 else 1 for d, size in enumerate(shape[:-1])
-            ]
+        if self.linear_noise == "sequence" and len(shape) > 2:
+            check_has_batch(input.shape[:-1], self.batch_dim)
+            shape[:-1] = [size if d == self.batch_dim else 1 for d, size in enumerate(shape[:-1])]
         return torch.addcmul(mean, variance.sqrt(), torch.randn(shape, dtype=mean.dtype, device=mean.device))
 
 
@@ -197,6 +210,8 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         assert self.word_scale is not None
         if not self.training or self.noise == "batch":
             return self.drawn("word_scale")[words]
+        if words.dim() > 1:
+            check_has_batch(words.shape, self.batch_dim)
         by_sequence = words.movedim(self.batch_dim, 0) if words.dim() > 1 else words[None]
         eps = torch.randn(len(by_sequence), self.num_embeddings, dtype=self.weight.dtype, device=words.device)
         eps = eps.gather(1, by_sequence.flatten(1)).view(by_sequence.shape)
@@ -257,7 +272,7 @@ class VariationalRecurrent(Posterior, Recurrent):
             self.training = was
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.in_batch:
+        if not self.in_same_pass():
             self.forget()
         return super().forward(*args, **kwargs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +39,8 @@ def log_alpha(mean: Tensor, log_sigma: Tensor) -> Tensor:
 
 def kept(mean: Tensor, log_sigma: Tensor, snr_threshold: float) -> Tensor:
     """Whether the signal-to-noise ratio m^2 / sigma^2 = 1 / alpha exceeds the threshold."""
+    if mean.dtype == torch.float16:  # whose smallest number is the square of 0.008
+        mean, log_sigma = mean.float(), log_sigma.float()
     # Paper: SNR below 0.05. The authors' code tests log alpha > 3, an SNR of 0.0498. We follow the paper.
     return log_alpha(mean, log_sigma) < -math.log(snr_threshold)
 
@@ -69,11 +71,16 @@ def kl_slope(log_alpha: Tensor, form: KLForm) -> Tensor:
 
 def keep(ctx: Any, *tensors: Tensor) -> None:
     """As save_for_backward, for a way back that may be taken twice: for the loss and for the KL, each by itself."""
-    ctx.kept, ctx.versions = tensors, [t._version for t in tensors]
+    ctx.kept, ctx.versions = tensors, versions_of(tensors)
+
+
+def versions_of(tensors: Iterable[Tensor]) -> list[int]:
+    """How often each was changed in place; inference mode does not count, nor is there a way back from it."""
+    return [0 if t.is_inference() else t._version for t in tensors]
 
 
 def kept_tensors(ctx: Any) -> tuple[Tensor, ...]:
-    if [t._version for t in ctx.kept] != ctx.versions:
+    if versions_of(ctx.kept) != ctx.versions:
         raise RuntimeError(
             "A parameter was changed in place between forward() and backward(): its gradient would be wrong. Call "
             "backward() on loss and penalty before the optimizer's step."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from gatewise.sparsify.layers import (
     VariationalLinear,
     VariationalRecurrent,
 )
-from gatewise.sparsify.posterior import KL_FORMS, total_kl
+from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
 from gatewise.structure import Structure
 
 NOISES = ("sequence", "batch")
@@ -38,7 +39,7 @@ class Variational:
     While the model trains, each of its forward passes is a mini-batch: weights are drawn once for it, group variables
     once per sequence (`noise="sequence"`, as the authors do) or once per batch (`noise="batch"`, folded into the
     matrices, so that torch's fused kernels run). In evaluation the layers use means, with everything whose
-    m^2 / sigma^2 is below `snr_threshold` at zero.
+    m^2 / sigma^2 is below `snr_threshold` at zero. A frozen layer stays as it is.
 
     Args:
         n_train: training objects: texts, or target tokens of a language model.
@@ -71,23 +72,29 @@ class Variational:
         readers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         check_levels(levels)
-        check_not_negative(snr_threshold=snr_threshold)
+        check_not_negative(snr_threshold=snr_threshold, n_train=n_train)
         check_choice("noise", noise, NOISES)
         check_choice("kl", kl, tuple(KL_FORMS))
-        if not n_train > 0:
+        if n_train == 0:
             raise ValueError(
                 f"n_train={n_train} must be the number of training objects or target tokens, at least 1."
             )
         if snr_threshold == 0:
             raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
-        if warm_up is not None and not 0 <= warm_up[0] < warm_up[1]:
-            raise ValueError(f"warm_up={warm_up} must be (first, last) steps with 0 <= first < last.")
+        check_warm_up(warm_up)
+        if not isinstance(log_sigma, int | float) or not math.isfinite(log_sigma):
+            raise ValueError(f"log_sigma={log_sigma!r} must be a finite number; the paper starts at -3.")
+        if batch_dim is not None and (not isinstance(batch_dim, int) or batch_dim < 0):
+            raise ValueError(f"batch_dim={batch_dim!r} must be a position from the front: 0, 1, ...")
+        if isinstance(vocabulary, str):
+            raise ValueError(f"vocabulary={vocabulary!r} must be a list of names, not a string.")
         if any(isinstance(module, Posterior) for module in model.modules()):
             raise ValueError(
-                "The model is variational already; converting it again would lose its posteriors."
+                "The model is variational already; converting it again would lose its posteriors. To go on from a "
+                "file, convert a fresh model and load into it: load_state_dict(), or gatewise.load(path, into=model)."
             )
         check_finite(model)
-        chosen = chosen_modules(model, (nn.Linear, nn.Embedding), layers)
+        chosen = without_frozen(chosen_modules(model, (nn.Linear, nn.Embedding), layers), layers is not None)
         graph = find_readers(model, readers)
         check_convertible(chosen, graph, vocabulary)
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
@@ -122,7 +129,7 @@ class Variational:
     def penalty(self) -> Tensor:
         """KL / n_train, times the warm-up weight if there is one."""
         means, log_sigmas = self._parameters()
-        versions = [p._version for p in (*means, *log_sigmas)]
+        versions = versions_of((*means, *log_sigmas))
         if (
             self._kl is not None
             and self._kl[1] == versions
@@ -164,8 +171,15 @@ class Variational:
 
     def _parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         owners = self._posteriors()
+        for layer, name in owners:
+            if getattr(layer, name).dtype == torch.float16:
+                raise TypeError(
+                    f"{type(layer).__name__}.{name} is float16, whose range the KL leaves. Keep parameters in "
+                    "float32 and train under torch.autocast, or use bfloat16."
+                )
         return [getattr(m, name) for m, name in owners], [getattr(m, name + LOG_SIGMA) for m, name in owners]
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # traced, it would lose what it keeps for the way back
     def _begin(self, model: nn.Module, args: Any) -> None:
         """Draw all weights of the mini-batch at once, and their KL in the same pass."""
         layers = [module for module in model.modules() if isinstance(module, Posterior)]
@@ -179,7 +193,7 @@ class Variational:
         by_mean = {id(mean): sample for mean, sample in zip(means, samples)}
         for layer in layers:
             layer.samples = {name: by_mean[id(getattr(layer, name))] for name in layer.posterior_names()}
-        self._kl = total, [p._version for p in (*means, *log_sigmas)]
+        self._kl = total, versions_of((*means, *log_sigmas))
         for sample in samples:
             if sample.requires_grad:
                 sample.register_hook(self._went_back)
@@ -201,6 +215,33 @@ class Variational:
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}.")
+
+
+def check_warm_up(warm_up: Any) -> None:
+    if warm_up is None:
+        return
+    steps = tuple(warm_up) if isinstance(warm_up, Sequence) and not isinstance(warm_up, str) else ()
+    numbers = all(isinstance(step, int | float) for step in steps)
+    if len(steps) != 2 or not numbers or not 0 <= steps[0] < steps[1]:
+        raise ValueError(f"warm_up={warm_up!r} must be (first, last) steps with 0 <= first < last.")
+
+
+def without_frozen(chosen: Mapping[str, nn.Module], asked_for: bool) -> dict[str, nn.Module]:
+    """A log sigma beside a frozen mean would train, and prune what should stay as it is."""
+    found = {}
+    for name, module in chosen.items():
+        matrices = {n: p.requires_grad for n, p in module.named_parameters(recurse=False) if p.dim() == 2}
+        frozen = [n for n, trains in matrices.items() if not trains]
+        if frozen and (asked_for or len(frozen) < len(matrices)):
+            raise ValueError(
+                f"{joined(name, frozen[0])} is frozen (requires_grad=False), and a posterior would train beside it. "
+                "Leave the layer out of layers=[...], or unfreeze it."
+            )
+        if not frozen:
+            found[name] = module
+    if not found:
+        raise ValueError("All layers are frozen (requires_grad=False): there is nothing to sparsify.")
+    return found
 
 
 def check_convertible(chosen: Mapping[str, nn.Module], graph: ReaderGraph, vocabulary: Sequence[str]) -> None:
@@ -253,9 +294,12 @@ def found_batch_dim(
     if len(firsts) == 1:
         return 0 if firsts.pop() else 1
     if "sequence" in noises.values() or (noise == "sequence" and vocabulary):
-        raise ValueError(
-            "The recurrent layers do not agree where the batch is (batch_first); say it with batch_dim=."
+        why = (
+            "The recurrent layers do not agree"
+            if firsts
+            else "No recurrent layer among those to convert tells"
         )
+        raise ValueError(f"{why} where the batch is (batch_first); say it with batch_dim=.")
     return 0
 
 

@@ -584,6 +584,17 @@ def test_unknown_readers_of_an_embedding_warn() -> None:
         ({"snr_threshold": 0.0}, "snr_threshold=0"),
         ({"snr_threshold": -1.0}, "snr_threshold=-1.0"),
         ({"warm_up": (5, 5)}, r"warm_up=\(5, 5\)"),
+        ({"warm_up": 3}, "warm_up=3 must be"),
+        ({"warm_up": (1, 2, 3)}, r"warm_up=\(1, 2, 3\) must be"),
+        ({"warm_up": ("0", "9")}, "warm_up=.* must be"),
+        ({"log_sigma": math.nan}, "log_sigma=nan must be a finite number"),
+        ({"batch_dim": -1}, "batch_dim=-1 must be a position"),
+        ({"batch_dim": "1"}, "batch_dim='1' must be a position"),
+        ({"vocabulary": "emb"}, "vocabulary='emb' must be a list"),
+        (
+            {"layers": ["emb", "fc"], "linear_noise": "sequence"},
+            "No recurrent layer among those to convert tells where the batch is",
+        ),
         ({"readers": {"rnn": ["nobody"]}}, "'nobody'"),
     ],
 )
@@ -624,39 +635,108 @@ def test_what_cannot_be_converted_is_named(model: Any, message: str) -> None:
 def test_converting_twice_is_refused() -> None:
     model = Classifier()
     gw.Variational(model, n_train=1)
-    with pytest.raises(ValueError, match="variational already"):
+    with pytest.raises(ValueError, match=r"variational already.*gatewise.load\(path, into=model\)"):
         gw.Variational(model, n_train=1)
 
 
 class Checkpointed(nn.Module):
-    """A layer that is computed again on the way back, if asked for."""
+    """Layers that are computed again on the way back, if asked for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rnn, self.mid, self.fc = nn.LSTM(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-        self.reentrant: bool | None = None
+        self.rnn, self.mid, self.fc = nn.LSTM(3, 4, 2, dropout=0.5), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.again: tuple[str, ...] = ()
+        self.reentrant = False
 
     def forward(self, x: Tensor) -> Tensor:
-        out, _ = self.rnn(x)
-        if self.reentrant is None:
-            return self.fc(self.mid(out))
-        return self.fc(checkpoint(self.mid, out, use_reentrant=self.reentrant))
+        out, _ = self.run("rnn", x)
+        return self.fc(self.run("mid", out))
+
+    def run(self, name: str, x: Tensor) -> Any:
+        layer = self.get_submodule(name)
+        return checkpoint(layer, x, use_reentrant=self.reentrant) if name in self.again else layer(x)
 
 
 @pytest.mark.parametrize("noise", ["batch", "sequence"])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing_sees_the_same_noise(reentrant: bool, noise: str) -> None:
+@pytest.mark.parametrize("layers", [("mid",), ("rnn",), ("rnn", "mid")])
+def test_gradient_checkpointing_sees_the_same_noise(
+    layers: tuple[str, ...], reentrant: bool, noise: str
+) -> None:
     gradients = []
-    x = torch.randn(5, 2, 3)
-    for way in (None, reentrant):
+    x = torch.randn(5, 2, 3, requires_grad=True)  # without it a reentrant checkpoint has no way back
+    for again in ((), layers):
         torch.manual_seed(0)
         model = Checkpointed()
         sparsifier = noisy(model, noise=noise)
-        model.reentrant = way
+        model.again, model.reentrant = again, reentrant
         torch.manual_seed(1)
         (model(x).square().sum() + sparsifier.penalty()).backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     close(gradients[0], gradients[1])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks at tensors, and hides it from users
+def test_a_compiled_model_trains_alike() -> None:
+    """As dynamo splits it; inductor draws other random numbers."""
+    x, gradients = torch.randn(5, 2, 3), []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = Checkpointed()
+        sparsifier = noisy(model)
+        run = torch.compile(model, backend="aot_eager") if compiled else model
+        torch.manual_seed(1)
+        (run(x).square().sum() + sparsifier.penalty()).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    close(gradients[0], gradients[1])
+
+
+def test_sampling_works_in_inference_mode() -> None:
+    model = Classifier()
+    noisy(model)
+    words = torch.zeros(4, 2, dtype=torch.long)
+    with torch.inference_mode():
+        assert not torch.equal(answer(model(words)), answer(model(words)))
+
+
+def test_a_frozen_layer_stays_as_it_is() -> None:
+    """Pretrained vectors: a log sigma beside them would train, and prune them."""
+    model = Classifier()
+    model.emb.weight.requires_grad_(False)
+    gw.Variational(model, n_train=1)
+    assert type(model.emb) is nn.Embedding
+    assert "input_scale" in dict(model.rnn.named_parameters())  # which components are read is still learnt
+    for layers in (["emb", "rnn"], None):
+        model = Classifier()
+        frozen = model.emb.weight if layers else model.rnn.weight_hh_l0
+        frozen.requires_grad_(False)
+        with pytest.raises(ValueError, match=r"(emb.weight|rnn.weight_hh_l0) is frozen"):
+            gw.Variational(model, n_train=1, layers=layers)
+    with pytest.raises(ValueError, match="nothing to sparsify"):
+        gw.Variational(Classifier().requires_grad_(False), n_train=1)
+
+
+def test_half_precision_is_for_evaluation() -> None:
+    """float16 has no square of 0.005, and no sum of a hundred thousand KL terms."""
+    model = Classifier()
+    sparsifier = noisy(model, log_sigma=-6.0)  # sigma 0.0025: a mean of 0.005 is kept
+    with torch.no_grad():
+        model.fc.weight.fill_(0.005)
+    model.half()
+    assert model.fc.masked("weight").all()
+    with pytest.raises(TypeError, match=r"float16.*torch.autocast"):
+        sparsifier.penalty()
+    with pytest.raises(TypeError, match="float16"):
+        model(torch.zeros(4, 2, dtype=torch.long))
+
+
+def test_a_batch_that_an_input_does_not_have() -> None:
+    words = torch.zeros(4, 2, dtype=torch.long)
+    for options in ({"linear_noise": "sequence"}, {"vocabulary": ["emb"]}):
+        model = LanguageModel()
+        gw.Variational(model, n_train=1, batch_dim=2, **options)
+        with pytest.raises(ValueError, match=r"batch_dim=2, but an input has the axes \(4, 2\).*0 to 1"):
+            model(words)
 
 
 def test_outside_of_forward_a_layer_draws_anew() -> None:
