@@ -33,7 +33,7 @@ def mgu_step(
 MGU_CELL = Cell(
     "MGU",
     gates=("f", "n"),
-    tanh_gates=frozenset("n"),
+    tanh_gates={"n"},
     n_states=1,
     step=mgu_step,
     gated_recurrent={"n": "f"},  # f multiplies the recurrent half of n

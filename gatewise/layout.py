@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -32,11 +33,30 @@ class Cell:
 
     name: str
     gates: tuple[str, ...]  # in the order in which torch stacks their rows
-    tanh_gates: frozenset[str]  # the others use `squash`
+    tanh_gates: AbstractSet[str]  # the others use `squash`
     n_states: int  # 1: h; 2: h and c
     step: Callable[[Tensor, Tensor, State, Tensor | float, Squash], State]
     # A gate whose recurrent half is multiplied by another gate, and that other gate.
     gated_recurrent: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gates, str) or not self.gates or len(set(self.gates)) < len(self.gates):
+            raise ValueError(
+                f"{self.name}: gates={self.gates!r} must be a tuple of different names, such as ('f', 'n')."
+            )
+        if self.n_states not in (1, 2):
+            raise ValueError(f"{self.name}: n_states={self.n_states} must be 1 (h) or 2 (h and c).")
+        gated = {*self.gated_recurrent, *self.gated_recurrent.values()}
+        for label, names in (("tanh_gates", self.tanh_gates), ("gated_recurrent", gated)):
+            unknown = sorted(set(names) - set(self.gates))
+            if unknown:
+                raise ValueError(
+                    f"{self.name}: {label} names {unknown}, but the gates are {list(self.gates)}. Name gates only; "
+                    "a set of one name is {'new'}, while frozenset('new') is a set of letters."
+                )
+        # A list or a plain set would leave the cell without a hash.
+        object.__setattr__(self, "gates", tuple(self.gates))
+        object.__setattr__(self, "tanh_gates", frozenset(self.tanh_gates))
 
     @property
     def n_gates(self) -> int:

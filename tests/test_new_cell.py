@@ -7,12 +7,16 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import gatewise as gw
+from gatewise.layout import Cell, Squash, State
+from gatewise.nn.assumptions import check_biases_add_up, check_neuron_scale_folds
+from gatewise.nn.cells import GRU, LSTM
 
 ROOT = Path(__file__).parents[1]
 
@@ -104,5 +108,141 @@ def test_the_docs_show_the_same_code() -> None:
     """Every Python block of the page stands in the example, word for word."""
     code = (ROOT / "examples" / "minimal_gated_unit.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "new-cell.md").read_text(), re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     assert all(block.strip("\n") in code for block in blocks)
+
+
+def test_it_is_compressed_and_saved_but_no_kernel_runs_it(tmp_path: Path) -> None:
+    """What the page promises of a new cell, and what it says raises: by the name of the layer where it has one."""
+    model, x = mgu.Tagger().eval(), torch.randn(5, 2, 3)
+    small = gw.compress(model)
+    torch.testing.assert_close(small(x), model(x))
+    gw.save(small, tmp_path / "small")
+    assert torch.equal(gw.load(tmp_path / "small", into=mgu.Tagger())(x), small(x))
+    for run in (gw.Engine, gw.accelerate, lambda m: gw.export.to_c(m, tmp_path / "c")):
+        with pytest.raises(ValueError, match=r"^rnn: there are no C kernels for the cell MGU"):
+            run(small)
+    with pytest.raises(ValueError, match="no node for the cell MGU"):
+        gw.export.to_onnx(small, tmp_path / "model.onnx")
+
+
+# What a wrong declaration says.
+
+
+def tagger(**changes: Any) -> Any:
+    """The example's model with another cell in it."""
+    options = {"name": "OTHER", "gates": ("f", "n"), "tanh_gates": {"n"}, "n_states": 1, "step": mgu.mgu_step}
+
+    class Other(gw.nn.Recurrent):
+        cell = Cell(**(options | {"gated_recurrent": {"n": "f"}} | changes))
+
+    model = mgu.Tagger()
+    model.rnn = Other(3, 8)
+    return model.eval()
+
+
+def swapped_step(a: Tensor, b: Tensor, state: State, z: Tensor | float, squash: Squash) -> State:
+    """h' = f * h + (1 - f) * n * z_h: the example with f and 1 - f exchanged, and no gated half."""
+    f, n = (a + b).unbind(-2)
+    return (squash(f) * state[0] + (1 - squash(f)) * n.tanh() * z,)
+
+
+def scaled_whole_step(a: Tensor, b: Tensor, state: State, z: Tensor | float, squash: Squash) -> State:
+    """h' = (f * h + (1 - f) * n) * z_h: the h that is carried over is multiplied at every step."""
+    return (swapped_step(a, b, state, 1.0, squash)[0] * z,)
+
+
+@pytest.mark.parametrize("kind", ["dense", "variational", "compact"])
+def test_a_cell_that_was_declared_again_keeps_its_equations(kind: str, tmp_path: Path) -> None:
+    """A notebook runs a declaration, corrects it and runs it again: both classes live, under one name."""
+
+    def saved(model: Any) -> Any:
+        if kind == "variational":
+            gw.Variational(model, n_train=3)
+        return (gw.compress(model) if kind == "compact" else model).eval()
+
+    x = torch.randn(5, 2, 3)
+    old, new = tagger(name="AGAIN"), tagger(name="AGAIN", step=swapped_step, gated_recurrent={})
+    blank = {"old": copy.deepcopy(old), "new": copy.deepcopy(new)}
+    for name, model in {"old": saved(old), "new": saved(new)}.items():
+        gw.save(model, tmp_path / name)
+        assert torch.equal(gw.load(tmp_path / name, into=blank[name]).eval()(x), model(x)), name
+    gw.save(new.rnn, tmp_path / "layer")
+    assert torch.equal(gw.load(tmp_path / "layer")(x)[0], new.rnn(x)[0])  # type: ignore[operator]
+
+
+def test_another_class_of_the_lstm_does_not_take_its_place(tmp_path: Path) -> None:
+    """The newest declaration counts, but what the package itself saves it also builds."""
+
+    class Mine(gw.nn.Recurrent):
+        cell = LSTM
+
+    gw.save(gw.nn.LSTM(3, 4), tmp_path)
+    assert type(gw.load(tmp_path)) is gw.nn.LSTM
+    assert Mine(3, 4)(torch.randn(2, 3))[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_the_name_of_a_kernel_is_taken(name: str) -> None:
+    """Kernels are chosen by name, so its own equations would never run."""
+    with pytest.raises(ValueError, match=f"Other: a cell named {name} runs in the kernels.*another name"):
+        tagger(name=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"gates": ("forget", "new"), "tanh_gates": frozenset("new")},
+            r"tanh_gates names \['e', 'n', 'w'\].*letters",
+        ),
+        ({"tanh_gates": {"g"}}, r"tanh_gates names \['g'\], but the gates are \['f', 'n'\]"),
+        ({"gated_recurrent": {"m": "f"}}, r"gated_recurrent names \['m'\]"),
+        ({"gated_recurrent": {"n": "r"}}, r"gated_recurrent names \['r'\]"),
+        ({"gates": "fn"}, r"gates='fn' must be a tuple of different names"),
+        ({"gates": ("f", "f")}, r"must be a tuple of different names"),
+        ({"n_states": 0}, r"n_states=0 must be 1 \(h\) or 2"),
+    ],
+)
+def test_a_declaration_that_names_no_gate_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"OTHER: .*{message}"):
+        tagger(**changes)
+
+
+def test_a_layer_without_a_cell_is_refused() -> None:
+    class Empty(gw.nn.Recurrent):
+        pass
+
+    with pytest.raises(TypeError, match=r"Empty: has no cell\. Declare one"):
+        Empty(3, 4)
+
+
+def test_compress_refuses_a_gated_half_that_is_not_declared() -> None:
+    """It would add up b_in and b_hn, of which f multiplies only one. Without biases there is nothing to add up."""
+    model = tagger(gated_recurrent={})
+    with pytest.raises(
+        ValueError, match=r"OTHER: the two biases of gate 'n'.*gated_recurrent=\{'n': \.\.\.\}"
+    ):
+        gw.compress(model)
+    model.rnn, x = type(model.rnn)(3, 8, bias=False), torch.randn(5, 2, 3)
+    torch.testing.assert_close(gw.compress(model)(x), model(x))
+
+
+def test_a_neuron_scale_that_does_not_fold_is_refused() -> None:
+    """compress() would compute s with h = s z_h, which these equations do not allow; without z_h there is no need."""
+    model, x = tagger(step=scaled_whole_step, gated_recurrent={}), torch.randn(5, 2, 3)
+    small = gw.compress(model)
+    torch.testing.assert_close(small(x), model(x))
+    torch.testing.assert_close(gw.compress(small)(x), model(x))
+    with pytest.raises(ValueError, match=r"OTHER: z_h cannot be folded into the weights.*neuron_scale"):
+        gw.Variational(model, n_train=3)
+    gw.Variational(model, "W", n_train=3)
+
+
+@pytest.mark.parametrize("cell", [LSTM, GRU, mgu.MGU_CELL], ids=lambda cell: cell.name)
+def test_right_declarations_pass_and_no_random_number_is_drawn(cell: Cell) -> None:
+    before = torch.get_rng_state()
+    for check in (check_biases_add_up, check_neuron_scale_folds):
+        check.cache_clear()
+        check(cell)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -15,6 +15,7 @@ from gatewise.compact.plain import CompactEmbedding, CompactLinear
 from gatewise.compact.plan import EmbeddingPlan, LayerPlan, LinearPlan, RecurrentPlan, make_plan
 from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, CompactRecurrent
 from gatewise.masks import Masks, find_masks
+from gatewise.nn.assumptions import check_biases_add_up
 from gatewise.nn.lookup import (
     bias_of,
     cell_of,
@@ -116,7 +117,9 @@ def compact_module(
             matrix = matrix * scale[:, None]
         key = old.weight if keeps_tie(old) else matrix
         weight = shared.take(key, matrix, plan.words, plan.components, trains(old))
-        return CompactEmbedding(old.num_embeddings, old.embedding_dim, plan, weight, old.padding_idx)
+        gradient = {"scale_grad_by_freq": old.scale_grad_by_freq, "sparse": old.sparse}
+        sizes = old.num_embeddings, old.embedding_dim
+        return CompactEmbedding(*sizes, plan, weight, old.padding_idx, **gradient)
     return compact_recurrent(name, old, plans)
 
 
@@ -156,6 +159,8 @@ def compact_recurrent(
         if direction == 0:
             below, here = here, []
         w = weights_of(old, layer, direction)
+        if w.b_ih is not None and not getattr(old, "is_compact", False):  # then it was asked when it was cut
+            check_biases_add_up(cell)
         plan = plans[block_name(old, name, layer, direction)]
         assert isinstance(plan, RecurrentPlan)
         hidden, width = w.w_hh.shape[1], w.w_ih.shape[1]

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from gatewise.export.rebuild import below, build, describe
+from gatewise.export.rebuild import below, build, dense_classes, describe
 from gatewise.export.storage import PARTS, Entry, decode, encode
 from gatewise.nn.lookup import cell_of, replace_module
 from gatewise.readers.graph import joined
@@ -94,9 +94,11 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
     config = matching_config(folder)
     tensors = read_tensors(folder, config)
     file = folder / CONFIG
+    places = {} if into is None else dict(into.named_modules(remove_duplicate=False))
     try:
+        check_cells_known(config["modules"], file)
         layers = {
-            name: build(fields, below(tensors, joined(name, "")))
+            name: build(fields, below(tensors, joined(name, "")), places.get(name))
             for name, fields in config["modules"].items()
         }
         if "" in layers:
@@ -331,6 +333,16 @@ def read_tensors(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 # Building.
+
+
+def check_cells_known(modules: Mapping[str, Mapping[str, Any]], file: Path) -> None:
+    known = dense_classes()
+    for name, fields in modules.items():
+        if "cell" in fields and fields["cell"] not in known:
+            raise CheckpointError(
+                f"{file}: {name or 'the model'} has the cell {fields['cell']}, which is not known here; "
+                f"{', '.join(known)} are. Import the module that declares it, then load again."
+            )
 
 
 def own_class(config: Mapping[str, Any], folder: Path) -> nn.Module:

@@ -12,7 +12,7 @@ from gatewise.compact import CompactCell, CompactEmbedding, CompactLayer, Compac
 from gatewise.compact.plan import EmbeddingPlan, LinearPlan, RecurrentPlan
 from gatewise.compact.recurrent import OPTIONS
 from gatewise.layout import Cell
-from gatewise.nn import Recurrent
+from gatewise.nn import GRU, LSTM, Recurrent
 from gatewise.nn.lookup import cell_of
 from gatewise.sparsify.layers import VariationalEmbedding, VariationalLinear, VariationalRecurrent
 
@@ -50,10 +50,12 @@ def named(module: nn.Module, options: tuple[str, ...] | list[str]) -> dict[str, 
     return said
 
 
-def build(fields: Fields, tensors: Tensors) -> nn.Module:
-    """A layer of the described kind, with parameters and index lists as large as the tensors say."""
+def build(fields: Fields, tensors: Tensors, old: nn.Module | None = None) -> nn.Module:
+    """A layer of the described kind in place of `old`; parameters and index lists are as large as the tensors say."""
+    if "cell" in fields:
+        fields = {**fields, "dense": dense_class(fields["cell"], old)}
     if fields["kind"] == "dense":
-        layer = dense_classes()[fields["cell"]]
+        layer: type[Recurrent] = fields["dense"]
         return layer(**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
     _, _, make = KINDS[fields["kind"]]
     return make(fields, tensors)
@@ -77,7 +79,8 @@ def compact_embedding(fields: Fields, tensors: Tensors) -> nn.Module:
             f"'rows' does not map {words} words to the {len(weight)} rows of the weight, in order"
         )
     plan = EmbeddingPlan(kept, index(tensors, "components", width))
-    return CompactEmbedding(words, width, plan, nn.Parameter(torch.zeros_like(weight)), fields["padding_idx"])
+    zero = nn.Parameter(torch.zeros_like(weight))
+    return CompactEmbedding(words, width, plan, zero, fields["padding_idx"], **gradient(fields))
 
 
 def compact_layer(cell: Cell, fields: Fields, tensors: Tensors) -> CompactLayer:
@@ -94,7 +97,7 @@ def compact_layer(cell: Cell, fields: Fields, tensors: Tensors) -> CompactLayer:
 
 
 def compact_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
-    cell = cells()[fields["cell"]]
+    cell = fields["dense"].cell
     layers = [
         compact_layer(cell, layer, below(tensors, f"layers.{k}.")) for k, layer in enumerate(fields["layers"])
     ]
@@ -102,7 +105,7 @@ def compact_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def compact_cell(fields: Fields, tensors: Tensors) -> nn.Module:
-    cell = cells()[fields["cell"]]
+    cell = fields["dense"].cell
     return CompactCell(cell, compact_layer(cell, fields["layers"][0], below(tensors, "layer.")))
 
 
@@ -114,14 +117,18 @@ def variational_linear(fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def variational_embedding(fields: Fields, tensors: Tensors) -> nn.Module:
-    dense = nn.Embedding(
-        fields["num_embeddings"], fields["embedding_dim"], fields["padding_idx"], device="meta"
-    )
+    sizes = {name: fields[name] for name in EMBEDDING}
+    dense = nn.Embedding(**sizes, **gradient(fields), device="meta")
     return posterior(VariationalEmbedding.convert(dense, fields["batch_dim"]), fields, tensors)
 
 
+def gradient(fields: Fields) -> dict[str, Any]:
+    """How the gradient of an embedding is made; early files do not say."""
+    return {name: fields.get(name, False) for name in GRADIENT}
+
+
 def variational_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
-    dense = dense_classes()[fields["cell"]](**{name: fields[name] for name in OPTIONS}, device="meta")
+    dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, device="meta")
     return posterior(VariationalRecurrent.convert(dense), fields, tensors)
 
 
@@ -135,9 +142,10 @@ def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 LINEAR, EMBEDDING = ("in_features", "out_features"), ("num_embeddings", "embedding_dim", "padding_idx")
+GRADIENT = ("scale_grad_by_freq", "sparse")
 KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tensors], nn.Module]]] = {
     "compact-linear": (CompactLinear, LINEAR, compact_linear),
-    "compact-embedding": (CompactEmbedding, EMBEDDING, compact_embedding),
+    "compact-embedding": (CompactEmbedding, (*EMBEDDING, *GRADIENT), compact_embedding),
     "compact-recurrent": (CompactRecurrent, ("cell", *OPTIONS, "layers"), compact_recurrent),
     "compact-cell": (CompactCell, ("cell", "layers"), compact_cell),
     "variational-linear": (
@@ -147,7 +155,7 @@ KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tenso
     ),
     "variational-embedding": (
         VariationalEmbedding,
-        (*EMBEDDING, "batch_dim", *POSTERIOR),
+        (*EMBEDDING, *GRADIENT, "batch_dim", *POSTERIOR),
         variational_embedding,
     ),
     "variational-recurrent": (
@@ -158,19 +166,23 @@ KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tenso
 }
 
 
+def dense_class(name: str, old: nn.Module | None) -> type[Recurrent]:
+    """The dense layer of a cell: that of the layer to be replaced if it has a cell of this name, else the newest."""
+    named = [layer for layer in declared() if layer.cell.name == name]
+    own = [layer for layer in named if old is not None and layer.cell == cell_of(old)]
+    return next((layer for layer in own if layer is type(old)), (own or named)[-1])
+
+
 def dense_classes() -> dict[str, type[Recurrent]]:
-    """The dense layer of every cell by the cell's name: LSTM, GRU, and what was declared beside them."""
+    """The dense layer of every cell by the cell's name. A notebook declares one again and again: the newest."""
+    return {layer.cell.name: layer for layer in declared()}
+
+
+def declared() -> list[type[Recurrent]]:
+    """Every dense layer that names its cell, in order; ours once more at the end, so that none takes their place."""
     special = (CompactRecurrent, VariationalRecurrent)
-    found = (layer for layer in subclasses(Recurrent) if not issubclass(layer, special))
-    classes: dict[str, type[Recurrent]] = {}
-    for layer in found:
-        if isinstance(vars(layer).get("cell"), Cell):
-            classes.setdefault(layer.cell.name, layer)
-    return classes
-
-
-def cells() -> dict[str, Cell]:
-    return {name: layer.cell for name, layer in dense_classes().items()}
+    dense = [layer for layer in subclasses(Recurrent) if not issubclass(layer, special)]
+    return [layer for layer in dense if isinstance(vars(layer).get("cell"), Cell)] + [LSTM, GRU]
 
 
 def subclasses(parent: type[Recurrent]) -> Iterator[type[Recurrent]]:

@@ -60,11 +60,11 @@ def gru_step(
     return (u * h + (1 - u) * n * neuron_scale,)
 
 
-LSTM = Cell("LSTM", gates=("i", "f", "g", "o"), tanh_gates=frozenset("g"), n_states=2, step=lstm_step)
+LSTM = Cell("LSTM", gates=("i", "f", "g", "o"), tanh_gates={"g"}, n_states=2, step=lstm_step)
 GRU = Cell(
     "GRU",
     gates=("r", "u", "n"),  # torch calls the update gate z; here z is a group variable
-    tanh_gates=frozenset("n"),
+    tanh_gates={"n"},
     n_states=1,
     step=gru_step,
     gated_recurrent={"n": "r"},

@@ -92,6 +92,13 @@ def ending(module: nn.Module, layer: int, direction: int) -> str:
     return "" if is_single_step(module) else suffix(layer, direction)
 
 
+def matrix_names(module: nn.Module) -> list[str]:
+    """The parameters that hold a layer's matrices: of a Linear or an Embedding, or of every recurrence."""
+    if cell_of(module) is None:
+        return ["weight"]
+    return [w + ending(module, *place) for place in places_of(module) for w in ("weight_ih", "weight_hh")]
+
+
 def weights_of(module: nn.Module, layer: int, direction: int) -> Weights:
     """What the layer computes with in evaluation: noise-free, with everything below a threshold at zero."""
     deterministic = getattr(module, "deterministic", None)

@@ -35,6 +35,15 @@ class Recurrent(nn.Module):
 
     cell: Cell
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cell = vars(cls).get("cell")
+        if isinstance(cell, Cell) and cell.name in FUSED and cell not in (LSTM_CELL, GRU_CELL):
+            raise ValueError(
+                f"{cls.__name__}: a cell named {cell.name} runs in the kernels of that name, not by its own step(). "
+                f"Give it another name, or make {cls.__name__} a subclass of gatewise.nn.{cell.name}."
+            )
+
     def __init__(
         self,
         input_size: int,
@@ -52,6 +61,10 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
+        if not isinstance(getattr(self, "cell", None), Cell):
+            raise TypeError(
+                f"{name}: has no cell. Declare one, cell = gatewise.layout.Cell(...), or use gatewise.nn.LSTM or GRU."
+            )
         if proj_size:
             raise ValueError(
                 f"{name}: proj_size={proj_size} is not supported: a projection mixes the neurons that are to be "

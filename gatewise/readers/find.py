@@ -68,6 +68,11 @@ def check_stated(model: nn.Module, stated: Mapping[str, Sequence[str]]) -> None:
     blocks = find_blocks(model)
     sources = sorted({block.module for block in blocks.values()})
     targets = sorted(name for name in sources if not isinstance(modules[name], nn.Embedding))
+    if stated and "" in sources:
+        raise ValueError(
+            f"readers: the model is a single layer, {type(model).__name__}, and nothing in it reads its output. "
+            "Put it in a module with the layers that do."
+        )
     for source, names in stated.items():
         if source not in sources:
             raise ValueError(

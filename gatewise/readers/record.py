@@ -35,6 +35,7 @@ PACKING = (
     torch.nn.utils.rnn.pack_sequence,
     torch.nn.utils.rnn.pad_sequence,
 )
+FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)  # sizes may come one by one
 MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
 PASSED_ON = ("detach", "contiguous", "to")  # hand on what they are given
@@ -70,10 +71,11 @@ class LayerTracer(fx.Tracer):
     """Records forward(), with the layers we know as single operations."""
 
     def __init__(self) -> None:
-        super().__init__(autowrap_functions=PACKING)
-        # Also where forward() writes nn.utils.rnn.pack_padded_sequence; the module's other names, such as Tensor,
-        # must stay what they are.
-        self._autowrap_search.append(torch.nn.utils.rnn)
+        # Factories too: zeros(n, 9) with a recorded n is refused by torch before it asks who records.
+        super().__init__(autowrap_functions=PACKING + FACTORIES)
+        # Also where forward() writes nn.utils.rnn.pack_padded_sequence or torch.zeros; the modules' other names, such
+        # as Tensor, must stay what they are.
+        self._autowrap_search += [torch.nn.utils.rnn, torch]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = cell_of(m) is not None or is_linear(m) or is_embedding(m)
@@ -276,6 +278,19 @@ def rewritten(node: fx.Node, root: nn.Module, values: Mapping[fx.Node, Any]) -> 
                 waiting.append(other)
     later = (user for other in shared - {base} for user in other.users if order[user] > order[node])
     return base, any(later)
+
+
+def is_written(node: fx.Node, root: nn.Module, values: Mapping[fx.Node, Any]) -> bool:
+    """Whether an operation so far, of those that have a value, writes into a node or into a view of it."""
+    waiting = [node]
+    while waiting:
+        base = waiting.pop()
+        for user in base.users:
+            if user in values and overwritten(user, module_of(user, root)) is base:
+                return True
+            if user in values and not has_own_memory(user, root, values):
+                waiting.append(user)
+    return False
 
 
 def module_of(node: fx.Node, root: nn.Module) -> nn.Module | None:

@@ -32,7 +32,7 @@ def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     check_cpu_float32(fast)
     for name, module in list(fast.named_modules()):
         if isinstance(module, CompactRecurrent):
-            new = EngineRecurrent(module, threads).eval()
+            new = EngineRecurrent(module, threads, name).eval()
             if not name:
                 return new
             replace_module(fast, module, new)
@@ -51,17 +51,17 @@ class EngineRecurrent(CompactRecurrent):
 
     saved_as = CompactRecurrent
 
-    def __init__(self, compact: CompactRecurrent, threads: int) -> None:
+    def __init__(self, compact: CompactRecurrent, threads: int, name: str = "") -> None:
         super().__init__(compact.cell, list(compact.layers), compact.options())  # type: ignore[arg-type]
         self.threads = threads
         self.register_load_state_dict_post_hook(rebuild)  # type: ignore[no-untyped-call]
-        self._build()
+        self._build(name)
 
-    def _build(self) -> None:
-        """The kernels' copy of the weights."""
+    def _build(self, name: str = "") -> None:
+        """The kernels' copy of the weights; what cannot be packed is refused by its name."""
         narrower = Narrower()
         narrower.kept, narrower.width = np.arange(self.input_size), self.input_size
-        narrower.recurrent("", self)
+        narrower.recurrent(name, self)
         levels = [link for link in narrower.links if isinstance(link, Level)]
         self.network = Network(
             [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.channels import PACKS
-from gatewise.readers.record import Recording, is_hooked, name_of, origin, recordings, rewritten
+from gatewise.readers.record import Recording, is_hooked, is_written, name_of, origin, recordings, rewritten
 from gatewise.readers.values import leaves, listed
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
@@ -297,8 +297,11 @@ class Walk:
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
             zeros = self.starts_itself and given is hx
-            if given is not None and not all(comes_from_argument(leaf, zeros) for leaf in leaves(given)):
-                raise self.refuse(name, f"its {what} is computed by forward()")
+            for leaf in () if given is None else leaves(given):
+                if not comes_from_argument(leaf, zeros) or is_written(
+                    origin(leaf)[0], self.model, self.values
+                ):
+                    raise self.refuse(name, f"its {what} is computed by forward()")
         axes = x.axes
         if len(axes) != 3 or axes[-1] != "C":
             raise self.refuse(name, "it does not read sequences of channels")

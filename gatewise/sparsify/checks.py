@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 from torch import nn
 
 from gatewise.groups import LEVELS
-from gatewise.nn.lookup import cell_of, forward_is_known, why_not_recurrent
+from gatewise.nn.lookup import cell_of, forward_is_known, matrix_names, why_not_recurrent
 
 
 def check_levels(levels: str) -> None:
@@ -15,9 +17,13 @@ def check_levels(levels: str) -> None:
         raise ValueError(f"levels={levels!r} is not one of {', '.join(LEVELS)} (weights, gates, neurons).")
 
 
-def check_not_negative(**numbers: float) -> None:
-    for name, value in numbers.items():
-        if not value >= 0:  # also refuses NaN
+def check_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Real):
+            raise ValueError(f"{name}={value!r} must be a number, not of type {type(value).__name__}.")
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value} must be a finite number.")
+        if value < 0:
             raise ValueError(f"{name}={value} must not be negative.")
 
 
@@ -33,38 +39,55 @@ def chosen_modules(
     """
     if isinstance(layers, str):
         raise ValueError(f"{argument}={layers!r} must be a list of names, not a string.")
+    if layers is not None and not layers:
+        raise ValueError(f"{argument}={layers!r} names no layer; name one, or leave {argument} out.")
     found: dict[str, nn.Module] = {}
+    refused: dict[str, str] = {}
     for name, module in model.named_modules():
+        wanted = layers is None or name in layers
         reason = why_not_recurrent(module)
-        if reason is not None and (layers is None or name in layers):
-            others = "name the layers to work on" if layers is None else "leave it out"
-            raise ValueError(
-                f"{name or 'the model'}: {reason}, so it cannot be sparsified; {others} with {argument}=[...]."
-            )
         plain = isinstance(module, kinds) and forward_is_known(module)
+        if reason is not None and wanted:
+            refused[name] = reason
         if reason is None and (cell_of(module) is not None or plain):
-            if layers is None or name in layers:
+            if wanted:
                 check_own_parameters(name, module, argument)
             found[name] = module
+    for name, reason in refused.items():
+        ways_out = []
+        if getattr(model.get_submodule(name), "proj_size", 0):
+            ways_out.append("use proj_size=0 and a Linear after it")
+        if found:
+            others = "name the layers to work on" if layers is None else "leave it out"
+            ways_out.append(f"{others} with {argument}=[...]")
+        raise ValueError(
+            f"{name or 'the model'}: {reason}, so it cannot be sparsified; "
+            f"{', or '.join(ways_out) or 'the model has no other layer that can'}."
+        )
     if not found:
         raise ValueError("The model has no LSTM or GRU layer to sparsify.")
-    unknown = [name for name in layers or () if name not in found]
-    if unknown:
-        raise ValueError(
-            f"{argument}: {unknown[0]!r} is not a layer of the model; there are {', '.join(found)}."
-        )
+    check_names(model, found, layers or (), argument)
     chosen = found if layers is None else {name: found[name] for name in found if name in layers}
     check_called(model, chosen, argument)
     return chosen
 
 
+def check_names(
+    model: nn.Module, found: Mapping[str, nn.Module], layers: Sequence[str], argument: str
+) -> None:
+    modules = dict(model.named_modules())
+    for name in layers:
+        if name not in found:
+            what = "is not a layer of the model"
+            if name in modules:
+                what = f"is of type {type(modules[name]).__name__}, which is not taken here"
+            there = ", ".join(other or "''" for other in found)
+            raise ValueError(f"{argument}: {name!r} {what}; there are {there}.")
+
+
 def check_own_parameters(name: str, module: nn.Module, argument: str) -> None:
     """A weight that torch computes from another one (pruned, parametrised) cannot be changed where it stands."""
-    made = [
-        w
-        for w in ("weight", "weight_ih_l0", "weight_ih")
-        if hasattr(module, w) and w not in module._parameters
-    ]
+    made = [matrix for matrix in matrix_names(module) if matrix not in module._parameters]
     if made:
         raise ValueError(
             f"{name or 'the model'}: {made[0]} is computed from another parameter (torch.nn.utils.prune or a "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gatewise.groups import Lines, find_groups, transpose_groups
-from gatewise.nn.lookup import cell_of, check_finite, ending, places_of
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.nn.lookup import check_finite, matrix_names
+from gatewise.readers import Block, ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
 from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
@@ -65,10 +66,10 @@ class GroupLasso:
             refuse_unknown_readers(graph, recurrent)
         if l1_layers is None:
             scope = {**recurrent, **linear_readers(model, graph, recurrent)}
+            warn_left_out(model, graph, recurrent, scope)
         else:
             scope = chosen_modules(model, (nn.Linear, nn.Embedding), l1_layers, "l1_layers")
-        in_scope = [matrix for name, module in scope.items() for matrix in matrix_names(name, module)]
-        grouped = [matrix for name, module in recurrent.items() for matrix in matrix_names(name, module)]
+        in_scope, grouped = matrices_of(scope), matrices_of(recurrent)
         grouped += [read.matrix for read in graph.reads if graph.blocks[read.block].module in recurrent]
         names = dict.fromkeys([*in_scope, *(grouped if levels != "W" else [])])
         # A parameter shared by two layers is one parameter: it is penalised and thresholded once.
@@ -76,7 +77,8 @@ class GroupLasso:
         for name in names:
             first.setdefault(id(self._parameter(name)), name)
         self.matrices = tuple(first.values())
-        lines = Lines({name: matrix_shape(self._parameter(name)) for name in self.matrices})
+        self.shapes = {name: matrix_shape(self._parameter(name)) for name in self.matrices}
+        lines = Lines(self.shapes)
         for name in names:
             own = first[id(self._parameter(name))]
             lines.first_row[name], lines.first_column[name] = lines.first_row[own], lines.first_column[own]
@@ -97,6 +99,12 @@ class GroupLasso:
     def penalty(self) -> Tensor:
         """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
         matrices = [self._parameter(name) for name in self.matrices]
+        for matrix, (name, shape) in zip(matrices, self.shapes.items()):
+            if matrix.shape != shape:
+                raise ValueError(
+                    f"{name}: its shape is {tuple(matrix.shape)}, but was {shape} when this GroupLasso was made, so "
+                    "its groups are others now. Make the GroupLasso again."
+                )
         result = Penalty.apply(self.plan, *matrices)  # type: ignore[no-untyped-call]
         assert isinstance(result, Tensor)
         return result
@@ -159,14 +167,41 @@ class Penalty(torch.autograd.Function):
         return (None, *lasso_grad(matrices, ctx.l1, lines[::2], lines[1::2], grad))
 
 
+def unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> list[Block]:
+    """Blocks of the chosen layers that something sees that cannot be named."""
+    blocks = [graph.blocks[name] for name in graph.exposed]
+    return [block for block in blocks if block.place is not None and block.module in recurrent]
+
+
 def refuse_unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> None:
-    for name, why in graph.exposed.items():
-        block = graph.blocks[name]
-        if block.place is not None and block.module in recurrent:
-            raise ValueError(
-                f"{name}: its readers are not known ({why}), so its neurons form no groups. State who reads "
-                f'the layer, for instance readers={{"{block.module}": ["fc"]}}, or use levels="W".'
-            )
+    for block in unknown_readers(graph, recurrent):
+        way_out = f'State who reads the layer, for instance readers={{"{block.module}": ["fc"]}}'
+        if not block.module:
+            way_out = "Put it in a module with the layers that read it"
+        raise ValueError(
+            f"{block.name}: its readers are not known ({graph.exposed[block.name]}), so its neurons form no groups. "
+            f'{way_out}, or use levels="W".'
+        )
+
+
+def warn_left_out(
+    model: nn.Module, graph: ReaderGraph, recurrent: Mapping[str, nn.Module], scope: Mapping[str, nn.Module]
+) -> None:
+    """L1 is for the Linear layers that read the chosen ones; say so where it cannot be told which do."""
+    left_out = [
+        block.module
+        for block in graph.blocks.values()
+        if block.module not in scope and isinstance(model.get_submodule(block.module), nn.Linear)
+    ]
+    unknown = unknown_readers(graph, recurrent)
+    if unknown and left_out:
+        block = unknown[0]
+        warnings.warn(
+            f"{block.name}: its readers are not known ({graph.exposed[block.name]}), so no L1 is put on "
+            f"{', '.join(left_out)}. Say which layers get it, for instance l1_layers={[*scope, *left_out]}, or "
+            f'state who reads the layer, for instance readers={{"{block.module}": ["{left_out[0]}"]}}.',
+            stacklevel=3,
+        )
 
 
 def linear_readers(
@@ -182,14 +217,8 @@ def linear_readers(
     return found
 
 
-def matrix_names(name: str, module: nn.Module) -> list[str]:
-    if cell_of(module) is None:
-        return [joined(name, "weight")]
-    return [
-        joined(name, w + ending(module, *place))
-        for place in places_of(module)
-        for w in ("weight_ih", "weight_hh")
-    ]
+def matrices_of(modules: Mapping[str, nn.Module]) -> list[str]:
+    return [joined(name, matrix) for name, module in modules.items() for matrix in matrix_names(module)]
 
 
 def matrix_shape(matrix: Tensor) -> tuple[int, int]:

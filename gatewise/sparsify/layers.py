@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gatewise.layout import suffix
 from gatewise.nn import Recurrent
+from gatewise.nn.assumptions import check_neuron_scale_folds
 from gatewise.nn.lookup import cell_of, gate_activation_of
 from gatewise.nn.recurrence import Weights
 from gatewise.sparsify.posterior import kept
@@ -237,6 +238,8 @@ class VariationalRecurrent(Posterior, Recurrent):
         return new
 
     def add_group_variables(self, levels: str, embedded: bool, start: float) -> None:
+        if levels != "W":
+            check_neuron_scale_folds(self.cell)  # now, not after the training
         example = getattr(self, "weight_hh" + suffix(0, 0))
         if levels != "W" and embedded:
             self.add_scale("input_scale", example, (self.input_size,), start)

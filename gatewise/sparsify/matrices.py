@@ -13,7 +13,7 @@ BLOCK = 1 << 16  # elements worked on at a time: what several passes touch stays
 def matrix_stats(matrices: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """Row sums of squares (rows,), column sums of squares (columns,), and sum |w| of every matrix."""
     rows, columns, absolute = [], [], []
-    for w in matrices:
+    for w in map(widened, matrices):
         height = block_height(w)
         buffer = torch.empty_like(w[:height])
         across, down, total = w.new_empty(len(w)), w.new_zeros(w.shape[1]), w.new_zeros(())
@@ -37,7 +37,8 @@ def lasso_grad(
 ) -> list[Tensor]:
     """scale * (l1 sign(w) + w (row_slope_i + column_slope_j)) for every matrix."""
     grads = []
-    for w, slope, rows, columns in zip(matrices, l1, row_slopes, column_slopes):
+    for matrix, slope, rows, columns in zip(matrices, l1, row_slopes, column_slopes):
+        w = widened(matrix)
         height = block_height(w)
         grad = torch.empty_like(w)
         rows, columns = (rows * scale)[:, None], columns * scale
@@ -49,8 +50,13 @@ def lasso_grad(
                 torch.add(down, columns, out=out).mul_(part)
             if slope:
                 out.addcmul_(torch.sign(part), scale, value=slope)
-        grads.append(grad)
+        grads.append(grad.to(matrix.dtype))
     return grads
+
+
+def widened(w: Tensor) -> Tensor:
+    """16-bit weights in float32, others as they are: in float16 a sum ends at 65504, and the eps of a norm is 0."""
+    return w.float() if w.dtype.itemsize == 2 else w
 
 
 def block_height(w: Tensor) -> int:

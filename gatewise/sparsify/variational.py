@@ -179,7 +179,8 @@ class Variational:
                 )
         return [getattr(m, name) for m, name in owners], [getattr(m, name + LOG_SIGMA) for m, name in owners]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # traced, it would lose what it keeps for the way back
+    # Traced, it would lose what it keeps for the way back. As torch.compiler.disable, which imports all of dynamo.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _begin(self, model: nn.Module, args: Any) -> None:
         """Draw all weights of the mini-batch at once, and their KL in the same pass."""
         layers = [module for module in model.modules() if isinstance(module, Posterior)]

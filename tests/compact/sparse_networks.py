@@ -206,7 +206,9 @@ def build(method: str, seed: int, options: dict[str, Any]) -> Case:
     else:
         cut(model, o, generator)
     if method == "lasso":
-        gw.GroupLasso(model, levels="W", l1=1e-5, threshold=0.5).step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # behind a norm the readers are not known, and it says so
+            gw.GroupLasso(model, levels="W", l1=1e-5, threshold=0.5).step()
     root = model.rnn if o["shape"] == "bare" and not o["words"] else model
     return Case(root, draw_inputs(model, root, o, generator), method, seed, options)
 

@@ -345,6 +345,10 @@ BROKEN: list[tuple[Any, str]] = [
     (lambda d: change(d, format="new"), r"format new"),
     (lambda d: change(d, modules={}), r"is \(.*\) in the file and \(.*\) in Tagger; build Tagger with"),
     (lambda d: change(d, modules={"rnn": {"kind": "mystery"}}), r"layers cannot be built"),
+    (
+        lambda d: change(d, modules={"rnn": {"kind": "compact-recurrent", "cell": "MINE"}}),
+        r"rnn has the cell MINE, which is not known here; LSTM, GRU.*Import the module that declares it",
+    ),
     (lambda d: change(d, tensors={}), r"tensors are in one of the two files only"),
     (not_safetensors, r"not a safetensors file"),
     (bad_index, r"does not ascend within"),

@@ -104,6 +104,13 @@ def cell_loop(m: Any, x: Any) -> Any:
     return m.fc(h)
 
 
+def cell_loop_from_zeros(m: Any, x: Any) -> Any:
+    h, c = torch.zeros(x.size(1), H), torch.zeros(x.shape[1], H, device=x.device)
+    for t in range(T):
+        h, c = m.rnn(m.emb(x)[t], (h, c))
+    return m.fc(h)
+
+
 def cell_state_read(m: Any, x: Any) -> Any:
     _, c = m.rnn(m.emb(x)[0])
     return m.fc(c)
@@ -312,6 +319,9 @@ PATTERNS = {
         lambda: Net(two_calls, emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
     ),
     "an unrolled cell": Pattern(lambda: Net(cell_loop, emb=emb(), rnn=nn.LSTMCell(E, H), fc=nn.Linear(H, 2))),
+    "an unrolled cell that starts from zeros": Pattern(
+        lambda: Net(cell_loop_from_zeros, emb=emb(), rnn=nn.LSTMCell(E, H), fc=nn.Linear(H, 2))
+    ),
     "the memory of a cell": Pattern(
         lambda: Net(cell_state_read, emb=emb(), rnn=nn.LSTMCell(E, H), fc=nn.Linear(H, 2)), {"fc", "rnn"}
     ),
@@ -846,6 +856,11 @@ def test_stated_readers_are_checked(readers: Any, message: str) -> None:
         find_readers(Classifier(), readers)
 
 
+def test_readers_of_a_bare_layer_cannot_be_stated() -> None:
+    with pytest.raises(ValueError, match=r"the model is a single layer, GRU, .* Put it in a module"):
+        find_readers(nn.GRU(E, H), {"": ["fc"]})
+
+
 def test_parameters_used_past_their_layer_are_noted() -> None:
     model = Net(
         lambda m, x: F.linear(m.rnn(m.emb(x))[0], m.emb.weight),
@@ -879,6 +894,19 @@ def test_tracing_leaves_the_names_of_a_file_alone() -> None:
     graph = find_readers(AsksForTypes())
     assert set(graph.exposed) == {"fc"}
     assert [read.matrix for read in graph.reads_of("rnn.l0")] == ["fc.weight", "rnn.weight_hh_l0"]
+
+
+@pytest.mark.parametrize("name", "zeros ones empty rand randn".split())
+def test_a_factory_takes_sizes_of_the_input_one_by_one(name: str) -> None:
+    """A new tensor carries no units, however its size is written; afterwards torch is as it was."""
+    make = getattr(torch, name)
+    model = Net(
+        lambda m, x: m.fc(m.rnn(x)[0] * getattr(torch, name)(x.size(0), x.size(1), H)),
+        rnn=nn.LSTM(E, H),
+        fc=nn.Linear(H, 2),
+    )
+    assert set(find_readers(model).exposed) == {"fc"}
+    assert getattr(torch, name) is make
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_zeros_for_a_state_that_is_not_given_are_no_other_function() -> None:
     assert kinds(ZeroState()) == ["recurrent", "linear"]
 
 
+@pytest.mark.parametrize("write", [lambda h: h.fill_(1.0), lambda h: h[0].add_(1.0)])
+def test_zeros_that_were_written_to_are_no_zeros(write: Any) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        first = x.new_zeros(1, x.shape[0], H)
+        write(first)
+        return m.fc(m.rnn(x, first)[0])
+
+    with pytest.raises(ChainError, match=r"rnn: its initial state is computed by forward"):
+        find_chain(made(forward))
+
+
 def test_another_function_without_a_state_is_refused() -> None:
     with pytest.raises(ChainError, match="another function when it is called without state"):
         find_chain(AnotherFunction())

@@ -147,9 +147,10 @@ class SparsifierContract:
         with pytest.raises(ValueError, match="no LSTM or GRU"):
             self.make(nn.Sequential(nn.Conv1d(2, 2, 1)))
 
-    def test_a_pruned_weight_is_refused(self) -> None:
+    @pytest.mark.parametrize("weight", ["weight_ih_l0", "weight_hh_l0", "weight_hh_l1_reverse"])
+    def test_a_pruned_weight_is_refused(self, weight: str) -> None:
         """torch.nn.utils.prune computes the weight anew at each call; what we write into it would be lost."""
-        model = Classifier()
-        nn.utils.prune.random_unstructured(model.rnn, "weight_ih_l0", amount=0.5)
-        with pytest.raises(ValueError, match="rnn: weight_ih_l0 is computed from another parameter"):
+        model = Classifier(num_layers=2, bidirectional=True)
+        nn.utils.prune.random_unstructured(model.rnn, weight, amount=0.5)
+        with pytest.raises(ValueError, match=f"rnn: {weight} is computed from another parameter"):
             self.make(model)

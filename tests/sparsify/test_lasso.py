@@ -9,7 +9,7 @@ import torch
 from contract import SparsifierContract
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import Classifier, LanguageModel, Net, parameter, randomly_sparse
+from networks import Classifier, LanguageModel, Net, parameter, randomly_sparse, twin
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -34,7 +34,6 @@ class TestContract(SparsifierContract):
             ValueError, match=r'rnn\.l0: its readers are not known .*readers={"rnn": \["fc"\]}'
         ):
             self.make(model)
-        self.make(model, levels="W")
         self.make(model, readers={"rnn": ["fc"]})
 
 
@@ -134,7 +133,7 @@ def test_step_zeroes_what_is_below_the_threshold() -> None:
         assert untouched.all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_the_threshold_itself_stays_in_every_precision(dtype: torch.dtype) -> None:
     model = Classifier().to(dtype)
     lasso = gw.GroupLasso(model, group=1e-3, threshold=1e-4)
@@ -183,6 +182,25 @@ def test_scope_can_be_set() -> None:
     )
 
 
+def test_a_scope_that_is_not_known_is_said() -> None:
+    """L1 is promised to the Linear layers that read the recurrent ones; where these are not known, fc has none."""
+    model = Net(
+        lambda m, x: m.fc(m.norm(m.rnn(x)[0])), rnn=nn.LSTM(2, 3), norm=nn.LayerNorm(3), fc=nn.Linear(3, 2)
+    )
+    with pytest.warns(
+        UserWarning,
+        match=r"rnn\.l0: its readers are not known .* no L1 is put on fc\. .*l1_layers=\['rnn', 'fc'\]",
+    ):
+        assert "fc.weight" not in gw.GroupLasso(model, "W").matrices
+    # Both ways out are silent, and so is a model whose answer contains the neurons, with every Linear in scope.
+    assert "fc.weight" in gw.GroupLasso(model, "W", l1_layers=["rnn", "fc"]).matrices
+    assert "fc.weight" in gw.GroupLasso(model, "W", readers={"rnn": ["fc"]}).matrices
+    shown = Net(
+        lambda m, x: (lambda out: (m.fc(out), out))(m.rnn(x)[0]), rnn=nn.LSTM(2, 3), fc=nn.Linear(3, 2)
+    )
+    assert "fc.weight" in gw.GroupLasso(shown, "W").matrices
+
+
 @pytest.mark.parametrize(("levels", "kept"), [("W", 18), ("W+N", 0), ("W+G+N", 0)])
 def test_the_threshold_covers_what_the_penalty_reaches(levels: str, kept: int) -> None:
     """A reader without L1 is thresholded with the groups it belongs to, else no neuron would ever go; not at W."""
@@ -216,7 +234,13 @@ def test_a_large_penalty_removes_everything_it_reaches() -> None:
         ({"levels": "W", "group": 0.1}, "has no groups"),
         ({"levels": "W+N", "group": 0.0}, "needs group > 0"),
         ({"l1": -1.0, "group": 0.1}, "l1=-1.0 must not be negative"),
-        ({"group": float("nan")}, "group=nan"),
+        ({"group": float("nan")}, "group=nan must be a finite number"),
+        ({"group": float("inf")}, "group=inf must be a finite number"),
+        ({"group": 0.1, "threshold": float("inf")}, "threshold=inf must be a finite number"),
+        ({"group": 0.1, "l1": "1e-5"}, "l1='1e-5' must be a number, not of type str"),
+        ({"group": 0.1, "layers": []}, r"layers=\[\] names no layer"),
+        ({"group": 0.1, "l1_layers": []}, r"l1_layers=\[\] names no layer"),
+        ({"group": 0.1, "layers": ["emb"]}, "layers: 'emb' is of type Embedding, .* there are rnn"),
         ({"group": 0.1, "threshold": -1e-4}, "threshold=-0.0001"),
         ({"group": 0.1, "l1_layers": ["nobody"]}, "l1_layers: 'nobody'"),
         ({"group": 0.1, "readers": {"rnn": ["nobody"]}}, "'nobody'"),
@@ -225,6 +249,64 @@ def test_a_large_penalty_removes_everything_it_reaches() -> None:
 def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gw.GroupLasso(Classifier(), **options)
+
+
+def test_a_bare_layer_is_told_to_get_readers() -> None:
+    """Nobody in it could be stated; levels="W" needs nobody."""
+    with pytest.raises(
+        ValueError, match=r"it is the whole model.* Put it in a module with the layers that read it"
+    ):
+        gw.GroupLasso(nn.LSTM(3, 4), group=0.1)
+    with pytest.raises(ValueError, match=r"'rnn' is not a layer of the model; there are ''"):
+        gw.GroupLasso(nn.LSTM(3, 4), "W", layers=["rnn"])
+    gw.GroupLasso(nn.LSTM(3, 4), "W")
+
+
+def test_advice_for_a_projection_leads_somewhere() -> None:
+    """Other layers are named as a way out only where there are some."""
+    layers = {"odd": nn.LSTM(3, 5, proj_size=4), "fc": nn.Linear(4, 2)}
+    alone = Net(lambda m, x: m.fc(m.odd(x)[0]), **layers)
+    with pytest.raises(ValueError, match=r"cannot be sparsified; use proj_size=0 and a Linear after it\.$"):
+        gw.GroupLasso(alone, group=0.1)
+    beside = Net(lambda m, x: m.fc(m.rnn(m.odd(x)[0])[0]), rnn=nn.LSTM(4, 4), **layers)
+    with pytest.raises(
+        ValueError, match=r"a Linear after it, or name the layers to work on with layers=\[...\]"
+    ):
+        gw.GroupLasso(beside, group=0.1)
+    gw.GroupLasso(beside, group=0.1, layers=["rnn"])
+
+
+def test_a_layer_of_another_size_is_refused() -> None:
+    """Groups are places in the matrices; in others the penalty would be a number about nothing."""
+    model = Classifier()
+    lasso = gw.GroupLasso(model, group=0.1)
+    model.fc = nn.Linear(4, 3)
+    with pytest.raises(ValueError, match=r"fc\.weight: its shape is \(3, 4\), but was \(2, 4\) .*again"):
+        lasso.penalty()
+    model.fc = nn.Linear(4, 2)
+    torch.testing.assert_close(lasso.penalty(), gw.GroupLasso(model, group=0.1).penalty())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("levels", ["W", "W+N", "W+G+N"])
+def test_16_bit_weights_have_the_penalty_and_slopes_of_float32(dtype: torch.dtype, levels: str) -> None:
+    """Zero groups, where 1e-8 must not vanish, and a sum of |w| that float16 does not reach."""
+    model = Classifier(words=5, hidden=60)
+    with torch.no_grad():
+        model.rnn.weight_ih_l0[0], model.rnn.weight_hh_l0[0] = 0, 0
+        model.rnn.weight_hh_l0[:, 1], model.fc.weight[:, 1] = 0, 0
+        model.rnn.weight_hh_l0[1:] *= 100
+    small, wide = twin(model).to(dtype), twin(model).to(dtype).float()
+    penalties = []
+    for network in (small, wide):
+        lasso = gw.GroupLasso(network, levels, l1=1e-3, group=0.0 if levels == "W" else 10.0)
+        penalties.append(lasso.penalty())
+        penalties[-1].backward()
+    torch.testing.assert_close(*penalties)
+    for name, p in wide.named_parameters():
+        if p.grad is not None:
+            assert parameter(small, name).grad.dtype == dtype
+            torch.testing.assert_close(parameter(small, name).grad, p.grad.to(dtype))
 
 
 def test_step_leaves_frozen_matrices_alone() -> None:
