@@ -229,3 +229,9 @@ def test_what_is_not_counted_is_named() -> None:
     assert "not counted: the model (RNN), 28 weights" in str(alone)
     assert not gw.measure(gw.compress(by_hand())).uncounted
     assert not gw.measure(by_hand()).uncounted
+
+
+def test_a_name_that_begins_like_that_of_a_layer_is_no_part_of_it() -> None:
+    layers = {"rnn": nn.LSTM(3, 4), "fc": nn.Linear(4, 2), "fc_conv": nn.Conv1d(3, 2, 4)}
+    report = gw.measure(Net(lambda m, x: m.fc(m.rnn(x)[0]), **layers))
+    assert list(report.uncounted) == ["fc_conv"]

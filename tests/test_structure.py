@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -181,6 +182,47 @@ def test_an_exposed_layer_keeps_what_is_not_always_zero() -> None:
         assert not rnn.keep_gates[0, 0]
         assert kept(rnn.keep_recurrent) == [1, 0, 0]
         assert "LayerNorm" in structure.exposed["rnn.l0"]
+
+
+@pytest.mark.parametrize("make", [partial(gw.GroupLasso, group=1e-2), partial(gw.Variational, n_train=1)])
+def test_a_sparsifier_counts_with_the_readers_it_was_told(make: Callable[..., Any]) -> None:
+    model = Net(
+        lambda m, x: m.fc(m.norm(m.rnn(x)[0])), rnn=nn.LSTM(2, 3), norm=nn.LayerNorm(3), fc=nn.Linear(3, 2)
+    )
+    off(model, "fc.weight", (slice(None), 1))
+    off(model, "rnn.weight_hh_l0", (slice(None), 1))
+    rnn = layer(make(model, readers={"rnn": ["fc"]}).structure(), "rnn.l0")
+    assert kept(rnn.keep_neurons) == [1, 0, 1]
+
+
+def untraceable(m: Any, x: Any) -> Any:
+    out, _ = m.rnn(x)
+    return m.fc(out if float(out.detach().sum()) > -1e9 else -out)
+
+
+@pytest.mark.parametrize(("cell", "neurons"), [(nn.LSTM, [1, 1, 1]), (nn.GRU, [1, 0, 1])])
+def test_a_silent_neuron_may_be_remembered_by_its_cell_state_alone(
+    cell: type[nn.Module], neurons: list[int]
+) -> None:
+    """Who sees c cannot be told here, and z_h = 0 makes h zero, not c; h is all that a GRU hands on."""
+    model = Net(untraceable, rnn=cell(2, 3), fc=nn.Linear(3, 2))
+    variational(model)
+    off(model, "rnn.neuron_scale_l0", 1)
+    rnn = layer(Structure.from_weights(model, fixed_point=True), "rnn.l0")
+    assert kept(rnn.keep_neurons) == neurons
+
+
+def test_an_input_that_only_a_removed_output_reads_goes() -> None:
+    model = Net(
+        lambda m, x: m.fc(m.rnn(m.first(x))[0]),
+        first=nn.Linear(2, 2), rnn=nn.GRU(2, 2), fc=nn.Linear(2, 1),
+    )  # fmt: skip
+    with torch.no_grad():
+        model.first.weight.copy_(torch.eye(2))
+    off(model, "rnn.weight_ih_l0", (slice(None), 1))
+    for fixed_point in (False, True):
+        first = layer(Structure.from_weights(model, fixed_point=fixed_point), "first")
+        assert kept(first.keep_outputs) == kept(first.keep_inputs) == [1, 0]
 
 
 # Groups, by brute force; tests/sparsify/test_lasso.py shows that the penalty sums exactly these.

@@ -51,7 +51,8 @@ class CompactLinear(nn.Linear):
 class CompactEmbedding(nn.Embedding):
     """e(word)[components] = W[row of word], and zero for words and components that were removed.
 
-    Words keep their ids: `rows` maps each of the V words to its row, or to -1.
+    Words keep their ids: `rows` maps each of the V words to its row, or to -1. The gradient is that of nn.Embedding,
+    scaled by frequency or sparse if asked for.
     """
 
     is_compact = True
@@ -65,11 +66,13 @@ class CompactEmbedding(nn.Embedding):
         plan: EmbeddingPlan,
         weight: nn.Parameter,
         padding_idx: int | None = None,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
     ) -> None:
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim, self.weight = num_embeddings, embedding_dim, weight
-        self.padding_idx, self.max_norm = padding_idx, None
-        self.norm_type, self.scale_grad_by_freq, self.sparse = 2.0, False, False
+        self.padding_idx, self.max_norm, self.norm_type = padding_idx, None, 2.0
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         rows = torch.full((num_embeddings,), -1, dtype=torch.int64)
         rows[plan.words] = torch.arange(len(plan.words))
         self.register_buffer("rows", rows.to(weight.device))
@@ -85,9 +88,19 @@ class CompactEmbedding(nn.Embedding):
         rows = self.rows.index_select(0, input.reshape(-1)).view(input.shape)
         if not len(self.weight):
             return self.weight.new_zeros(*input.shape, self.embedding_dim)
-        vectors = F.embedding(rows.clamp(min=0), self.weight)
-        if self.padding_idx is not None:  # no gradient for its row, as in the dense layer
-            vectors = torch.where((input == self.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
+        kept = rows >= 0
+        # The padding's row gets no gradient, as in the dense layer.
+        learns = kept if self.padding_idx is None else kept & (input != self.padding_idx)
+        if self.scale_grad_by_freq or self.sparse:
+            # Words that do not learn must neither be counted nor have a place in a sparse gradient.
+            vectors = F.embedding(rows.clamp(min=0), self.weight.detach())
+            vectors[learns] = F.embedding(
+                rows[learns], self.weight, scale_grad_by_freq=self.scale_grad_by_freq, sparse=self.sparse
+            )
+        else:
+            vectors = F.embedding(rows.clamp(min=0), self.weight)
+            if self.padding_idx is not None:
+                vectors = torch.where(learns.unsqueeze(-1), vectors, vectors.detach())
         if len(self.weight) < self.num_embeddings:
-            vectors = vectors * (rows >= 0).unsqueeze(-1)
+            vectors = vectors * kept.unsqueeze(-1)
         return spread(vectors, self.components, self.embedding_dim, dim=-1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from gatewise.report import show
+from gatewise.report import dashed, show
 
 
 class Progress:
@@ -88,7 +88,7 @@ def result_line(result: Mapping[str, Any]) -> str:
 
 def by_layer(neurons: Mapping[str, int], gates: Mapping[str, int]) -> str:
     """`neurons 64-115  gates 193-442`"""
-    return f"neurons {'-'.join(map(str, neurons.values()))}  gates {'-'.join(map(str, gates.values()))}"
+    return f"neurons {dashed(neurons)}  gates {dashed(gates)}"
 
 
 def shown_quality(value: float | None) -> str:

@@ -87,27 +87,36 @@ def over_seeds(
     summary: Callable[[Sequence[float]], float], runs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """One number for each number of the runs; lists, one entry per layer, layer by layer."""
-    return {
-        key: [summary(layer) for layer in zip(*(run[key] for run in runs))]
-        if isinstance(runs[0][key], list)
-        else summary([run[key] for run in runs])
-        for key in runs[0]
-    }
+    return {key: over_values(summary, [run[key] for run in runs]) for key in runs[0]}
+
+
+def over_values(summary: Callable[[Sequence[float]], float], values: Sequence[Any]) -> Any:
+    """JSON has no infinity: None stands for it, and what is infinite in one run is so over all of them."""
+    if isinstance(values[0], list):
+        return [summary(layer) for layer in zip(*values)]
+    return None if None in values else summary(values)
 
 
 def line(numbers: Mapping[str, Any] | None) -> str:
     """`113.86 - 109.00, 11.90x, 40-136, 153-368`: quality, compression, neurons, gates, with what is there."""
     if not numbers:
         return "-"
-    given = [(key, numbers[key]) for key in QUALITY if numbers.get(key) is not None]
-    parts = [" - ".join(f"{value:.3f}" if "bpc" in key else f"{value:.2f}" for key, value in given)]
+    parts = [" - ".join(shown(key, numbers[key]) for key in QUALITY if key in numbers)]
     if "compression" in numbers:
-        ratio = numbers["compression"]
-        parts.append(f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.0f}x")
+        parts.append(shown("compression", numbers["compression"]))
     parts += [
         "-".join(f"{n:.0f}" for n in numbers[key]) for key in ("neurons", "live_gates") if key in numbers
     ]
     return ", ".join(part for part in parts if part)
+
+
+def shown(key: str, value: float | None) -> str:
+    """`109.00`, `1.373` bits, `11.90x`, `18458x`, or `infinite`."""
+    if value is None:
+        return "infinite"
+    if key == "compression":
+        return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+    return f"{value:.3f}" if "bpc" in key else f"{value:.2f}"
 
 
 def markdown(rows: list[Row]) -> str:

@@ -15,6 +15,7 @@ from gatewise.tasks.files import (
     RECIPE,
     RESULT,
     TENSORBOARD,
+    VECTORS,
     RunError,
     read_json,
     remove_partials,
@@ -72,7 +73,7 @@ def prepare_folder(options: Options) -> None:
     out = options.out
     try:
         if options.overwrite and holds_run(out):
-            for name in (CHECKPOINT, METRICS, GATES, RESULT):
+            for name in (CHECKPOINT, METRICS, GATES, RESULT, VECTORS):
                 (out / name).unlink(missing_ok=True)
             for name in (MODEL, TENSORBOARD):
                 shutil.rmtree(out / name, ignore_errors=True)

@@ -235,6 +235,7 @@ class Run:
             value = self.evaluators["valid"]()
             line[f"valid_{self.quality}"] = value
             self.note_best(value)
+        last = last or p.done  # patience may end the run here
         if p.epoch % t.count_every == 0 or p.epoch == 1 or last:
             line |= short_counts(live_counts(self.model, self.readers))
         if t.test_every and (p.epoch % t.test_every == 0 or last):
@@ -251,7 +252,7 @@ class Run:
         progress.line(line, self.quality)
         if self.board is not None:
             self.board.add(line)
-        if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last or p.done:
+        if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last:
             self.save(progress)
 
     def note_best(self, value: float) -> None:

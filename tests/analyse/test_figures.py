@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from networks import Classifier
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -27,7 +28,7 @@ from gatewise.analyse.figures import (
 )
 from gatewise.analyse.figures.scheme import CONSTANT_GATES, INPUTS, REMOVED, example
 from gatewise.analyse.figures.style import SERIES
-from gatewise.analyse.history import curve, named, quality_key
+from gatewise.analyse.history import RISING, curve, named, quality_key
 from gatewise.analyse.spread import Spread, group_norms, log_alphas
 
 
@@ -91,6 +92,14 @@ def test_lag_curves_are_coloured_by_pattern(tmp_path: Path) -> None:
     drawn(figure, tmp_path)
 
 
+def test_patterns_without_a_colour_of_their_own_are_others() -> None:
+    patterns = ("ifgo", "ifg", "ifo", "igo", "fgo", "if")
+    layer = LayerLags("rnn.l0", "LSTM", torch.arange(6), patterns, torch.rand(4, 6), torch.full((4,), 3))
+    (axes,) = lag_figure(LagMap({"rnn.l0": layer})).axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == [f"{pattern} \N{MULTIPLICATION SIGN} 1" for pattern in patterns[:5]] + ["1 others"]
+
+
 @pytest.mark.parametrize(
     ("sequences", "enough", "shared"),
     [
@@ -149,6 +158,19 @@ def test_curves_leave_out_what_was_not_measured() -> None:
     assert quality_key(METRICS) == "valid_ppl"
     assert quality_key([]) is None
     assert named("test_bpc") == "bits per character, test"
+    assert named("valid_mse") == "squared error, validation"
+
+
+def test_more_is_better_for_accuracy_alone() -> None:
+    assert {"acc", "accuracy"} == RISING
+
+
+def test_only_perplexity_is_drawn_in_decades() -> None:
+    """Its first epochs would flatten everything after them."""
+    accuracies = [{"epoch": epoch, "valid_accuracy": 80.0 + epoch} for epoch in (1, 2)]
+    for metrics, scale in ((METRICS, "log"), (accuracies, "linear")):
+        quality, compression, *_ = training({"run": metrics}).axes
+        assert (quality.get_yscale(), compression.get_yscale()) == (scale, "linear")
 
 
 def test_runs_are_laid_over_each_other(tmp_path: Path) -> None:
@@ -216,6 +238,30 @@ def test_log_alpha_of_every_kind_of_variable() -> None:
     assert spread.values["gates"].tolist() == pytest.approx([-2 - math.log(4)] * 16)
     assert spread.threshold == pytest.approx(math.log(20))
     assert spread.kept_below
+
+
+def test_inputs_and_words_have_their_log_alphas_too() -> None:
+    model = Classifier()
+    gw.Variational(model, n_train=10, vocabulary=["emb"])
+    spread = log_alphas(model.state_dict())
+    counts = {kind: len(values) for kind, values in spread.values.items() if kind != "weights"}
+    assert counts == {"gates": 16, "inputs": 3, "neurons": 4, "words": 9}
+
+
+def test_what_has_a_small_log_alpha_is_kept() -> None:
+    spread = Spread("log alpha", {"gates": torch.tensor([-5.0, 0.0, 4.0])}, 3.0, kept_below=True)
+    (axes,) = histogram(spread).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["kept: 2", "not kept: 1"]
+
+
+def test_the_norm_of_a_gate_knows_nothing_of_its_neuron() -> None:
+    """z_h scales what a neuron says, not the weights that come in."""
+    net = Network(nn.LSTM(2, 3))
+    gw.Variational(net, n_train=10)
+    before = group_norms(net).values
+    with torch.no_grad():
+        net.rnn.neuron_scale_l0.fill_(2.0)
+    torch.testing.assert_close(group_norms(net).values, before)
 
 
 def test_norms_of_gates_and_the_constant_ones(tmp_path: Path) -> None:

@@ -144,6 +144,12 @@ def test_padding_is_no_step() -> None:
             assert other.layers[name].sequences.tolist() == [2, 2, 2, 2, 1, 1, 1]
 
 
+def test_a_sequence_without_a_batch_is_a_batch_of_one() -> None:
+    net, x = Network(nn.LSTM(2, 3)), torch.randn(5, 2)
+    alone, batch = (lag_curves(net, [(given,)], lags=3).layers["rnn.l0"].norms for given in (x, x[:, None]))
+    torch.testing.assert_close(alone, batch)
+
+
 def test_lags_nobody_has_are_missing_in_json() -> None:
     layer = lag_curves(leaky(), [(torch.zeros(2, 1, 1),)], lags=3).to_dict()["rnn.l0"]
     assert layer["norms"][0][2:] == [None, None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 from browser import Browser
+from networks import Net
 from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.analyse import LagMap, LayerLags, lag_curves, map_gates
 from gatewise.analyse.links import find_links
-from gatewise.analyse.page import MAX_BYTES, Fact, PageRun, as_json, page
+from gatewise.analyse.page import MAX_BYTES, Fact, PageRun, as_json, lag_data, page
 
 HOSTILE = ["<script>alert(1)</script>", "</script><script>window.pwned=1</script>", "<img src=x onerror=alert(1)>",
            "\u2028&amp;", "@@SCRIPT@@", "${pwned}", "plain"]  # fmt: skip
@@ -115,6 +118,44 @@ def test_the_page_holds_what_the_library_computes() -> None:
         "rnn.l0": [5] * 3,
         "rnn.l1": [12] * 3,
     }
+
+
+def test_stated_readers_count_in_every_view() -> None:
+    """Behind a norm all neurons stay, until somebody says who reads them."""
+    net = Net(
+        lambda m, x: m.fc(m.norm(m.rnn(x)[0])), rnn=nn.LSTM(2, 3), norm=nn.LayerNorm(3), fc=nn.Linear(3, 2)
+    )
+    with torch.no_grad():
+        net.fc.weight[:, 1] = net.rnn.weight_hh_l0[:, 1] = 0
+    readers = {"rnn": ["fc"]}
+    assert map_gates(net).layers["rnn.l0"].neurons.tolist() == [0, 1, 2]
+    assert map_gates(net, readers).layers["rnn.l0"].neurons.tolist() == [0, 2]
+    lags = lag_curves(net, [(torch.randn(4, 1, 2),)], lags=1, readers=readers)
+    assert lags.layers["rnn.l0"].neurons.tolist() == [0, 2]
+    data = embedded(page([PageRun("stated", net, readers=readers)]))["runs"][0]
+    (layer,) = data["layers"]
+    assert layer["neurons"] == [0, 2]
+    named = {data["names"][read[0]] for neuron in layer["readers"] for read in neuron}
+    assert named == {"its own layer", "fc"}
+
+
+def test_lag_curves_are_bytes_below_their_top() -> None:
+    """0 is the top, 254 six decades below it; 255 is anything smaller, or a lag that no sequence has."""
+    norms = torch.tensor([[10.0, 1e-2], [1e-6, torch.nan]])
+    data = lag_data(LayerLags("rnn.l0", "LSTM", torch.arange(2), ("o", "o"), norms, torch.tensor([1, 0])))
+    assert list(base64.b64decode(data["bytes"])) == [0, 255, 127, 255]
+    assert data["top"] == 1
+
+
+def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gatewise.analyse.page.MAX_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"the page would have .* the most is 1,000"):
+        page([PageRun("large", model())])
+
+
+def test_json_has_no_nan() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        as_json({"value": math.nan})
 
 
 def test_one_run_or_two() -> None:

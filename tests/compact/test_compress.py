@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 import gatewise as gw
-from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent
+from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
 from gatewise.nn.lookup import cell_of
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -206,7 +206,8 @@ def with_norm() -> Net:
 def test_layer_norm_keeps_neurons_and_says_so() -> None:
     """The mean of all neurons is part of every answer: unread columns prove nothing. One warning, with the cost."""
     model = with_norm()
-    with pytest.warns(UserWarning, match=r"rnn\.l0 keeps 2 neurons .*LayerNorm 'norm' may mix") as caught:
+    said = r"rnn\.l0 keeps 2 neurons .*LayerNorm 'norm' may mix.*State their readers"
+    with pytest.warns(UserWarning, match=said) as caught:
         small = gw.compress(model)
     assert len(caught) == 1
     same(small, model, X)
@@ -448,6 +449,35 @@ def test_embedding_options() -> None:
     assert not small.emb.weight.grad.any()
 
 
+@torch.no_grad()
+def test_max_norm_may_be_of_another_norm() -> None:
+    emb = nn.Embedding(9, 3, max_norm=1.0, norm_type=1.0)
+    model = Net(lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=emb, rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2)).eval()
+    emb.weight.mul_(5)
+    small = gw.compress(model)  # before the rows are shortened in place
+    same(small, model, torch.arange(9)[:, None])
+
+
+@pytest.mark.parametrize("options", [{"scale_grad_by_freq": True}, {"sparse": True}])
+@pytest.mark.parametrize("padding", [None, 1, 2])
+def test_rows_get_the_gradient_of_the_dense_embedding(options: dict[str, bool], padding: int | None) -> None:
+    """Scaled by counts, or sparse: words without a row, and padding, have no part in it."""
+    emb = nn.Embedding(6, 3, padding_idx=padding, **options)
+    model = Net(lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=emb, rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2))
+    kept = [1, 3, 4, 5]
+    with torch.no_grad():
+        emb.weight.fill_(0.5)[[0, 2]] = 0
+    gradients = []
+    for net in (model, gw.compress(model)):
+        net(torch.tensor([[0], [2], [1], [2], [3], [3], [3], [4]])).square().sum().backward()
+        gradients.append(net.emb.weight.grad)
+    dense, compact = (gradient.to_dense() for gradient in gradients)
+    torch.testing.assert_close(compact, dense[kept])
+    if emb.sparse:
+        words, rows = (gradient.coalesce().indices()[0].tolist() for gradient in gradients)
+        assert rows == [kept.index(word) for word in words if word in kept]
+
+
 def test_frozen_parameters_stay_frozen() -> None:
     """One by one; the compact bias is the sum of two, and is trained if either is."""
     model = tagger()
@@ -572,6 +602,23 @@ def test_fine_tuning_after_the_cut() -> None:
     again = gw.compress(small)  # a trained compact model is measured, cut and saved like any other
     with torch.no_grad():
         torch.testing.assert_close(again(ids), small(ids), **CLOSE)
+
+
+def test_dropout_between_layers_goes_on_in_training_only() -> None:
+    model = tagger(hidden=8, num_layers=2, dropout=0.5)
+    small = gw.compress(model)
+    same(small, model, X)
+    small.train()
+    assert not torch.equal(small(X), small(X))
+
+
+def test_one_new_layer_is_reason_enough_to_cut_again() -> None:
+    small = gw.compress(tagger())
+    assert compacted(small) is small
+    small.fc = nn.Linear(4, 7)
+    again = compacted(small)
+    assert again is not small
+    assert type(again.fc) is CompactLinear
 
 
 def test_deepcopy_state_dict_and_dtype() -> None:

@@ -561,3 +561,19 @@ def test_an_accelerated_model_comes_back_compact(tmp_path: Path) -> None:
     loaded = gw.load(tmp_path, into=Tagger()).eval()
     torch.testing.assert_close(loaded(IDS), model(IDS))
     torch.testing.assert_close(gw.accelerate(loaded)(IDS), model(IDS), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_is_loaded_into_keeps_its_modes(tmp_path: Path) -> None:
+    gw.save(gw.compress(sparse(Tagger())).train(), tmp_path)
+    into = Tagger().eval()
+    into.rnn.train()
+    loaded = gw.load(tmp_path, into=into)
+    assert (loaded.training, loaded.fc.training, loaded.rnn.training) == (False, False, True)
+
+
+def test_time_and_batch_may_not_change_places(tmp_path: Path) -> None:
+    gw.save(gw.compress(sparse(Tagger())), tmp_path)
+    into = Tagger()
+    into.rnn.batch_first = True
+    with pytest.raises(CheckpointError, match="rnn has batch_first=False in the file and True in Tagger"):
+        gw.load(tmp_path, into=into)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 from chains import CLOSE, PLAIN, Case, build, chains
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import Net
 from torch import nn
 
 import gatewise as gw
@@ -534,6 +537,62 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gw.export.to_c(small, target, weights="int8")
     assert {p.name: p.read_bytes() for p in target.iterdir()} == before
     assert [p.name for p in target.parent.iterdir()] == ["m"]
+
+
+def test_a_rename_that_fails_brings_the_old_export_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, rename = variety(0).small, os.rename
+    gw.export.to_c(small, tmp_path / "m")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()}
+
+    def stuck(source: Path, target: Path) -> None:
+        if source.name == "new":
+            raise OSError("device or resource busy")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", stuck)
+    with pytest.raises(OSError, match="busy"):
+        gw.export.to_c(small, tmp_path / "m", weights="int8")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def chain(m: Any, x: Any) -> Any:
+    return m.fc(m.rnn(x)[0])
+
+
+# The tracer hands in no tensor, so it sees a chain.
+
+
+def doubled(m: Any, x: Any) -> Any:
+    return 2 * chain(m, x) if isinstance(x, torch.Tensor) else chain(m, x)
+
+
+def longer(m: Any, x: Any) -> Any:
+    return torch.cat([chain(m, x)] * 2) if isinstance(x, torch.Tensor) else chain(m, x)
+
+
+@pytest.mark.parametrize("forward", [doubled, longer])
+def test_a_forward_that_gives_something_else_than_its_chain_is_refused(
+    forward: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = gw.compress(Net(chain, rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2)))
+    model.rule = forward
+    with pytest.raises(ValueError, match="something else than the chain of layers"):
+        gw.export.to_c(model, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_answers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """A golden vector of infinities would check nothing."""
+    model = Net(chain, rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2))
+    with torch.no_grad():
+        model.rnn.bias_ih_l0.fill_(5.0)
+        model.fc.weight.fill_(3e38)
+    with pytest.raises(ValueError, match="answer to small random inputs is not finite"):
+        gw.export.to_c(model, tmp_path / "m")
 
 
 def test_errors(tmp_path: Path) -> None:

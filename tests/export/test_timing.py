@@ -54,10 +54,10 @@ def test_contenders_must_agree() -> None:
 
 @pytest.mark.parametrize("activation", ["sigmoid", "hard_sigmoid"])
 def test_race(activation: str) -> None:
-    """Every contender in every situation, the dense original as one of them."""
+    """Every contender in every situation, the dense original as one of them; torch's threads are as before."""
     case = build(1, {**OPTIONS, "gate_activation": activation})
     before = torch.get_num_threads()
-    timings = race(case.small, steps=3, batch=2, seconds=0)
+    timings = race(case.small, steps=3, batch=2, threads=before + 1, seconds=0)
     assert torch.get_num_threads() == before
     assert len(timings) == 3 * 5
     assert {t.situation for t in timings} == {"one step", "3 steps", "3 steps of 2"}

@@ -326,3 +326,17 @@ def test_l1_is_exact_in_float64() -> None:
     sparsifier = gw.GroupLasso(model, levels="W", l1=0.1, group=0.0)
     expected = 0.1 * sum(parameter(model, name).abs().sum() for name in sparsifier.matrices)
     torch.testing.assert_close(sparsifier.penalty(), expected, rtol=1e-14, atol=0)
+
+
+def test_only_the_chosen_layers_need_readers() -> None:
+    """What reads a behind the norm is not known, and nobody asked for a."""
+    model = Net(
+        lambda m, x: m.fc(m.b(m.norm(m.a(x)[0]))[0]),
+        a=nn.LSTM(2, 3), norm=nn.LayerNorm(3), b=nn.GRU(3, 3), fc=nn.Linear(3, 2),
+    )  # fmt: skip
+    gw.GroupLasso(model, l1=1e-3, group=1e-2, layers=["b"])
+
+
+def test_defaults_are_those_of_the_paper() -> None:
+    lasso = gw.GroupLasso(Classifier(), group=1.0)
+    assert (lasso.levels, lasso.l1, lasso.threshold) == ("W+G+N", 1e-5, 1e-4)

@@ -170,6 +170,12 @@ def test_start_values() -> None:
     assert not any("bias" in name and "log_sigma" in name for name, _ in model.named_parameters())
 
 
+def test_defaults_are_those_of_the_paper() -> None:
+    model = Classifier()
+    gw.Variational(model, n_train=1)
+    assert (model.rnn.snr_threshold, model.rnn.noise, model.fc.linear_noise) == (0.05, "sequence", "weights")
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_evaluation_uses_thresholded_means(cell: str) -> None:
     """Means, with everything below the SNR threshold at zero; the dense network with these weights agrees."""
@@ -222,6 +228,17 @@ def test_word_variables_are_drawn_per_sequence_and_word(batch_first: bool) -> No
     close(z[1, 1], z[1, 2])
     assert z[0, 0] != z[0, 1]
     assert z[0, 0] != z[1, 0]
+
+
+def test_words_without_a_batch_are_one_sequence() -> None:
+    model = Classifier(width=1)
+    gw.Variational(model, n_train=1, vocabulary=["emb"], log_sigma=-1.0)
+    with torch.no_grad():
+        model.emb.weight.fill_(1.0)
+        model.emb.weight_log_sigma.fill_(-20.0)
+    z = model.emb(torch.tensor([1, 2, 1]))[:, 0]
+    close(z[0], z[2])
+    assert z[0] != z[1]
 
 
 def test_word_variables_once_per_batch() -> None:
@@ -329,6 +346,31 @@ def test_linear_noise_keeps_its_gradients() -> None:
     model(torch.randn(5, 2, 3)).square().sum().backward()
     assert model.fc.weight.grad.any()
     assert model.fc.weight_log_sigma.grad.any()
+
+
+def test_a_zero_input_has_finite_gradients() -> None:
+    """sqrt has an infinite slope at 0, where a removed neuron leaves the variance."""
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2))
+    gw.Variational(model, "W", n_train=1, linear_noise="local")
+    x = torch.zeros(5, 4, requires_grad=True)
+    model.fc(x).sum().backward()
+    assert x.grad.isfinite().all()
+    assert model.fc.weight_log_sigma.grad.isfinite().all()
+
+
+def test_last_states_are_one_sequence_each() -> None:
+    """Without a time axis there is nothing to share an epsilon over."""
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0][-1]), rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2))
+    gw.Variational(model, "W", n_train=1, linear_noise="sequence", log_sigma=-1.0)
+    assert len(model.fc(torch.ones(6, 4))[:, 0].unique()) == 6
+
+
+def test_linear_layers_that_are_not_named_draw_weights() -> None:
+    model = Net(
+        lambda m, x: m.fc(m.mid(m.rnn(x)[0])), rnn=nn.GRU(3, 4), mid=nn.Linear(4, 4), fc=nn.Linear(4, 2)
+    )
+    gw.Variational(model, "W", n_train=1, linear_noise={"fc": "local"})
+    assert (model.mid.linear_noise, model.fc.linear_noise) == ("weights", "local")
 
 
 # The KL.
@@ -534,6 +576,15 @@ def test_hard_gates_are_kept() -> None:
     assert model(torch.randn(5, 2, 3)).isfinite().all()
 
 
+def test_options_and_modes_are_kept() -> None:
+    rnn = nn.LSTM(3, 4, 2, bias=False, batch_first=True, dropout=0.4)
+    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=rnn, fc=nn.Linear(4, 2))
+    model.fc.eval()
+    gw.Variational(model, n_train=1)
+    assert (model.rnn.bias, model.rnn.batch_first, model.rnn.dropout) == (False, True, 0.4)
+    assert (model.rnn.training, model.fc.training) == (True, False)
+
+
 def test_training_of_one_part_only() -> None:
     """A layer in evaluation mode uses its means while the others draw."""
     model = LanguageModel()
@@ -611,6 +662,10 @@ def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
         (
             lambda: Net(lambda m, x: m.rnn(m.emb(x))[0], emb=nn.Embedding(5, 3, max_norm=1.0), rnn=nn.GRU(3, 4)),
             "emb: an embedding with max_norm",
+        ),
+        (
+            lambda: Net(lambda m, x: m.rnn(m.emb(x))[0], emb=nn.Embedding(5, 3, sparse=True), rnn=nn.GRU(3, 4)),
+            "emb: .* sparse gradients",
         ),
         (
             lambda: Net(
@@ -746,6 +801,15 @@ def test_outside_of_forward_a_layer_draws_anew() -> None:
     model(torch.randn(5, 2, 3))
     x = torch.randn(6, 4)
     assert not torch.equal(model.mid(x), model.mid(x))
+
+
+def test_after_an_error_in_forward_a_layer_draws_anew() -> None:
+    model = LanguageModel()
+    noisy(model)
+    with pytest.raises(IndexError):
+        model(torch.tensor([[99]]))
+    x = torch.ones(6, 4)
+    assert not torch.equal(model.fc(x), model.fc(x))
 
 
 @pytest.mark.parametrize("first", ["loss", "penalty"])

@@ -216,6 +216,7 @@ def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[
     """The explorer page: every kept neuron with its gates, words, readers and memory."""
     from gatewise.analyse import lag_curves
     from gatewise.analyse.page import Fact, PageRun, page
+    from gatewise.tasks.explore import dashed
 
     ppl, counts, files = result["perplexity"], result["sparse"]["fixed_point"], result["files"]
     times = result["microseconds_per_word"]
@@ -223,8 +224,8 @@ def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[
         Fact("perplexity, test", f"{ppl['compressed']['test']:.2f}", f"dense: {ppl['dense']['test']:.2f}"),
         Fact("compression", show(counts["compression"])),
         Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"),
-        Fact("neurons", "\N{EN DASH}".join(map(str, counts["neurons"].values())), f"of {settings.width} a layer"),
-        Fact("live gates", "\N{EN DASH}".join(map(str, counts["gates"].values()))),
+        Fact("neurons, after the cut", dashed(counts["neurons"]), f"of {settings.width} a layer"),
+        Fact("live gates, after the cut", dashed(counts["gates"])),
         Fact("model on disk", f"{files['compressed']['bytes'] / 1000:,.0f} kB",
              f"dense: {files['dense']['bytes'] / 1000:,.0f} kB"),
         *(Fact(f"time of a word, {name}", f"{us:,.0f} us") for name, us in times.items() if us is not None),

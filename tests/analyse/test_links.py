@@ -1,0 +1,81 @@
+"""Who drives a neuron and who reads it, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from networks import Classifier, LanguageModel, Net, randomly_sparse
+from torch import nn
+
+import gatewise as gw
+from gatewise.analyse import links, map_gates
+from gatewise.analyse.links import Link, NeuronLinks, find_links
+
+
+def both_ways() -> Net:
+    """Two directions that a second layer reads."""
+
+    def forward(m: Any, x: Any) -> Any:
+        return m.fc(m.b(m.a(x)[0])[0])
+
+    return Net(forward, a=nn.GRU(2, 3, bidirectional=True), b=nn.GRU(6, 2), fc=nn.Linear(2, 2))
+
+
+def drivers(neurons: list[NeuronLinks]) -> set[str]:
+    return {name for neuron in neurons for gate in neuron.inputs.values() for name, _ in gate}
+
+
+def lists_of(neuron: NeuronLinks) -> list[tuple[Link, ...]]:
+    reading = [read.strongest for read in neuron.readers]
+    return [*neuron.inputs.values(), *neuron.recurrent.values(), *reading]
+
+
+def test_a_list_begins_with_the_most_positive_and_has_no_zero() -> None:
+    model = randomly_sparse(LanguageModel(), 0.5)
+    found = find_links(model, map_gates(model), n=9)
+    lists = [values for neurons in found.values() for neuron in neurons for values in lists_of(neuron)]
+    assert any(values[0][1] > 0 > values[-1][1] for values in lists if values)
+    for values in lists:
+        weights = [weight for _, weight in values]
+        assert weights == sorted(weights, reverse=True)
+        assert 0 not in weights
+
+
+def test_a_layer_whose_column_is_zero_is_no_reader() -> None:
+    model = LanguageModel()
+    with torch.no_grad():
+        model.fc.weight[:, 3] = 0
+    top = find_links(model, map_gates(model))["rnn.l1"]
+    readers = [{read.reader for read in neuron.readers} for neuron in top]
+    assert readers == [{"its own layer", "fc"}] * 3 + [{"its own layer"}]
+
+
+def test_a_word_drives_as_strongly_as_its_variable_lets_it() -> None:
+    model = Classifier()
+    gw.Variational(model, n_train=1, vocabulary=["emb"])
+    with torch.no_grad():
+        model.emb.weight.fill_(1.0)
+        model.emb.word_scale[6] = 2.0
+    assert drivers(find_links(model, map_gates(model), n=1)["rnn.l0"]) == {"word 6"}
+
+
+def test_both_directions_have_their_names() -> None:
+    model = both_ways()
+    found = find_links(model, map_gates(model), n=99)
+    assert drivers(found["b.l0"]) == {f"{layer} {j}" for layer in ("a.l0", "a.l0_reverse") for j in range(3)}
+    (reading,) = (read for read in found["a.l0_reverse"][1].readers if read.reader == "b.l0")
+    assert dict(reading.strongest)["r of b.l0 0"] == pytest.approx(model.b.weight_ih_l0[0, 3 + 1].item())
+
+
+def test_one_hot_inputs_are_symbols() -> None:
+    model = both_ways()
+    assert drivers(find_links(model, map_gates(model), symbols=["x", "y"])["a.l0"]) == {"x", "y"}
+
+
+def test_rows_in_many_parts_are_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LanguageModel()
+    whole = find_links(model, map_gates(model))["rnn.l1"]
+    monkeypatch.setattr(links, "ROWS_AT_ONCE", 3)
+    assert find_links(model, map_gates(model))["rnn.l1"] == whole

@@ -1,0 +1,44 @@
+"""Layers from what a file says of them: every option, and no index that kernels could not trust."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from networks import Classifier
+from torch import nn
+
+import gatewise as gw
+from gatewise.export.rebuild import build, compact_embedding, describe, index
+
+
+@pytest.mark.parametrize("indices", [[0, 2, 1], [1, 1], [-1, 0], [0, 4]])
+def test_an_index_list_ascends_within_its_places(indices: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"'neurons' does not ascend within 0\.\.3"):
+        index({"neurons": torch.tensor(indices)}, "neurons", 4)
+
+
+def test_a_word_has_a_row_or_none() -> None:
+    fields = {"num_embeddings": 3, "embedding_dim": 2, "padding_idx": None}
+    tensors = {"rows": torch.tensor([0, -2, 1]), "weight": torch.zeros(2, 2), "components": torch.arange(2)}
+    with pytest.raises(ValueError, match="does not map 3 words to the 2 rows"):
+        compact_embedding(fields, tensors)
+
+
+@pytest.mark.parametrize("option", ["scale_grad_by_freq", "sparse"])
+def test_how_a_compact_embedding_learns_is_kept(option: str) -> None:
+    small = gw.compress(nn.Embedding(6, 3, **{option: True}))
+    fields = describe(small)
+    assert fields is not None
+    assert getattr(build(fields, small.state_dict()), option)
+    assert not getattr(build({**fields, option: False}, small.state_dict()), option)
+    del fields[option]  # as in early files
+    assert not getattr(build(fields, small.state_dict()), option)
+
+
+def test_how_a_variational_embedding_learns_is_kept() -> None:
+    model = Classifier()
+    model.emb.scale_grad_by_freq = True
+    gw.Variational(model, n_train=1)
+    fields = describe(model.emb)
+    assert fields is not None
+    assert build(fields, model.emb.state_dict()).scale_grad_by_freq
