@@ -329,3 +329,9 @@ def test_rows_are_as_wide_as_the_longest_text(tmp_path: Path) -> None:
 def test_rules_that_make_no_sense_are_refused() -> None:
     with pytest.raises(DataError, match=r"valid_fraction 1\.5"):
         TextRules(valid_fraction=1.5)
+
+
+def test_a_validation_part_that_leaves_no_text_for_training_is_refused() -> None:
+    texts = Texts(["a", "a"], [0, 1])
+    with pytest.raises(DataError, match=r"valid_fraction 0\.9 of 2 texts leaves none for training"):
+        prepare(texts, texts, TextRules(valid_fraction=0.9), ("no", "yes"), ["a", "</s>"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from tiny_corpora import table, tiny
 
 import gatewise as gw
-from gatewise.tasks import load_encoding
+from gatewise.tasks import load_encoding, recipe
 from gatewise.tasks.classification import TextRules, csv_texts
 from gatewise.tasks.encoding import Encoding, encoding_of, save_encoding
 from gatewise.tasks.files import RunError
@@ -122,6 +123,33 @@ def test_the_rules_of_training_cannot_be_changed(mails: Path) -> None:
         evaluate_saved(mails / "run", changes=["data.lower=true"])
     with pytest.raises(ValueError, match=r"reads texts, not characters"):
         evaluate_saved(mails / "run", "ptb-char-original")
+
+
+def test_lower_case_is_a_rule_of_training(tmp_path: Path) -> None:
+    """Words are counted, training texts and new ones read alike."""
+    path = write(tmp_path / "a.csv", [("Fine DAY", "a"), ("fine night", "b")] * 9)
+    corpus = load_data(tiny("csv", tmp_path, f"data.path={path}", "data.lower=true"))
+    assert set(corpus.listed) == {"fine", "day", "night", "</s>"}
+    assert set(corpus.train.lengths.tolist()) == {4}
+    kept = encoding_of(corpus)
+    assert kept.lower
+    assert kept.encode("FINE day").tolist() == kept.encode("fine DAY").tolist()
+    assert len(kept.encode("FINE day")) == 4
+
+
+def test_a_recipe_without_a_length_takes_that_of_the_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [("fine day today", "a"), ("fine night today", "b")] * 9)
+    kept = encoding_of(csv_texts(path, rules=TextRules(max_len=3)))
+    data = {"task": "csv", "path": str(path), "batch": 8}
+    row = recipe.parse({"data": data, "model": {"hidden": 4}, "train": {"epochs": 1, "lr": 1.0}})
+    assert load_data(row, encoding=kept).test.inputs.shape[1] == 3
+
+
+def test_a_corpus_of_other_classes_is_refused(folder: Path) -> None:
+    row = tiny("imdb", folder)
+    other = replace(encoding_of(load_data(row, folder)), classes=("bad", "good"))
+    with pytest.raises(DataError, match=r"imdb: has the classes .*'positive'\); the model knows .*'good'\)"):
+        load_data(row, folder, other)
 
 
 def test_a_run_without_an_encoding_counts_its_words_again(folder: Path, tmp_path: Path) -> None:

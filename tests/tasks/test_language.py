@@ -101,6 +101,22 @@ def test_your_own_text_is_cut_from_the_end(tmp_path: Path) -> None:
     assert "\r" not in characters.vocabulary.symbols
 
 
+def test_a_text_is_cut_and_counted_as_usual_unless_told_otherwise(tmp_path: Path) -> None:
+    """10,000 words, <eos> and <unk> among them; 5 % of the lines for each of validation and test."""
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"word{k}\n" for k in range(12_000)))
+    data = text_file(path, "word")
+    assert (len(data.train), len(data.valid), len(data.test)) == (10_800 * 2, 600 * 2, 600 * 2)
+    assert len(data.vocabulary) == 10_000
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 0.0, 0.5])
+def test_a_fraction_that_leaves_nothing_is_refused(tmp_path: Path, fraction: float) -> None:
+    (tmp_path / "mine.txt").write_text("a b\n" * 100)
+    with pytest.raises(DataError, match=rf"fraction is {fraction}; .* must be between 0 and 0\.5"):
+        text_file(tmp_path / "mine.txt", "word", fraction=fraction)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"one line\n", "too few to cut off"), (b"\xff\xfe" * 40, "byte 0 is not UTF-8")],
@@ -182,6 +198,9 @@ def test_windows_that_do_not_fit_say_so() -> None:
         Windows(torch.arange(10), 4, 5)
     with pytest.raises(DataError, match="remainder is 'cut'"):
         Windows(torch.arange(10), 2, 2, "cut")  # type: ignore[arg-type]
+    for batch, steps in ((0, 2), (2, 0)):
+        with pytest.raises(DataError, match=f"batch_size is {batch} and steps is {steps}; both must be"):
+            Windows(torch.arange(10), batch, steps)
 
 
 def test_chunks_in_order_from_zero_for_evaluation() -> None:
@@ -246,3 +265,5 @@ def test_an_epoch_depends_on_seed_and_number_only() -> None:
 def test_a_stream_too_short_for_chunks_says_so() -> None:
     with pytest.raises(DataError, match="19 symbols are too few for chunks of 10"):
         Chunks(torch.arange(19), length=10)
+    with pytest.raises(DataError, match="length is 1; a chunk needs at least one input and one target"):
+        Chunks(torch.arange(19), length=1)

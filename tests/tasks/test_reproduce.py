@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.files import RunError
-from gatewise.tasks.reproduce import line, markdown, table
+from gatewise.tasks.reproduce import Row, line, markdown, seed_folder, table
 
-RESULT = {
+NAME = "ptb-word-small-bayes-wgn"
+RESULT: dict[str, Any] = {
     "quality": {"valid_ppl": 120.5, "test_ppl": 115.25, "compact_test_ppl": 115.25},
     "counts": {
         "compression": 11.5,
@@ -25,13 +27,12 @@ RESULT = {
 
 def test_a_run_stands_beside_the_paper(tmp_path: Path) -> None:
     """Our numbers are those of the file, the paper's those of the recipe; rows without a run say so."""
-    name = "ptb-word-small-bayes-wgn"
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "result.json").write_text(json.dumps(RESULT))
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "result.json").write_text(json.dumps(RESULT))
     rows = {row.name: row for row in table(tmp_path)}
     assert set(rows) == set(recipes.names())
-    assert line(rows[name].ours) == "120.50 - 115.25, 11.50x, 40-136, 153-368"
-    assert line(rows[name].paper) == "109.98 - 104.45, 11.44x, 52-108, 197-349"
+    assert line(rows[NAME].ours) == "120.50 - 115.25, 11.50x, 40-136, 153-368"
+    assert line(rows[NAME].paper) == "109.98 - 104.45, 11.44x, 52-108, 197-349"
     assert rows["imdb-bayes-w"].ours is None
     assert line(rows["imdb-bayes-w"].ours) == "-"
     assert line(rows["imdb-bayes-wgn"].log) == "83.87, 18458x, 7, 8"
@@ -39,22 +40,46 @@ def test_a_run_stands_beside_the_paper(tmp_path: Path) -> None:
     assert text.count("\n") == 2
     assert "| one seed |" in text
     noted = RESULT | {"data": {"note": "trained on a part of it"}}
-    (tmp_path / name / "result.json").write_text(json.dumps(noted))
+    (tmp_path / NAME / "result.json").write_text(json.dumps(noted))
     assert "153-368 (trained on a part of it) |" in markdown(table(tmp_path))
+
+
+def row_of(results: Path, by_seed: dict[int, dict[str, Any]]) -> Row:
+    """The row of NAME in a folder with these results."""
+    for seed, result in by_seed.items():
+        folder = seed_folder(results / NAME, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "result.json").write_text(json.dumps(result))
+    return next(row for row in table(results) if row.name == NAME)
 
 
 def test_seeds_give_a_mean_and_a_spread(tmp_path: Path) -> None:
     """Two runs of 120.5 and 121.5: mean 121, standard deviation 0.71."""
-    name = "ptb-word-small-bayes-wgn"
     other = {**RESULT, "quality": {"valid_ppl": 121.5, "test_ppl": 115.25}}
-    for folder, result in ((tmp_path / name, RESULT), (tmp_path / name / "seeds" / "1", other)):
-        folder.mkdir(parents=True)
-        (folder / "result.json").write_text(json.dumps(result))
-    [row] = [row for row in table(tmp_path) if row.name == name]
+    row = row_of(tmp_path, {0: RESULT, 1: other})
     assert row.seeds == 2
     assert line(row.ours) == "121.00 - 115.25, 11.50x, 40-136, 153-368"
     assert line(row.spread) == "0.71 - 0.00, 0.00x, 0-0, 0-0"
     assert "0.71 - 0.00, 0.00x, 0-0, 0-0 (2)" in markdown([row])
+
+
+def test_seed_0_is_the_row_and_others_lie_below_it(tmp_path: Path) -> None:
+    """Without it there is no row; what is special about its data is special about the row's."""
+    assert seed_folder(tmp_path, 0) == tmp_path
+    assert seed_folder(tmp_path, 2) == tmp_path / "seeds" / "2"
+    assert row_of(tmp_path, {2: RESULT}).ours is None
+    assert row_of(tmp_path, {0: RESULT | {"data": {"note": "a part"}}}).note == "a part"
+
+
+def test_what_is_infinite_is_said_to_be_so(tmp_path: Path) -> None:
+    """result.json has null for it; a network without weights must not cost the rest of the table."""
+    counts = RESULT["counts"] | {"compression": None}
+    nothing = RESULT | {"quality": {"valid_ppl": None, "test_ppl": 115.25}, "counts": counts}
+    expected = "infinite - 115.25, infinite, 40-136, 153-368"
+    assert line(row_of(tmp_path, {0: nothing}).ours) == expected
+    row = row_of(tmp_path, {1: RESULT})
+    assert line(row.ours) == expected
+    assert line(row.spread) == "infinite - 0.00, infinite, 0-0, 0-0"
 
 
 def test_a_broken_result_is_named(tmp_path: Path) -> None:

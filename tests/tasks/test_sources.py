@@ -75,6 +75,18 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         data_folder(tmp_path / "nowhere")
 
 
+def test_a_folder_of_the_environment_is_named_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"nowhere: no such folder \(from GATEWISE_DATA\)"):
+        data_folder()
+
+
+def test_a_data_folder_may_lie_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    assert data_folder("~/mine") == (tmp_path / "mine", False)
+
+
 def test_a_missing_file_says_where_it_was_looked_for_and_where_it_is_published(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         obtain("ptb.valid", tmp_path)
@@ -126,6 +138,11 @@ def test_a_file_without_an_address_is_replaced_by_one_of_the_right_sum(tmp_path:
     (tmp_path / "train_subset.csv.xz").write_bytes(CONTENT)
     deviation = obtain("agnews.subset", tmp_path).deviation()
     assert deviation.endswith("replace it by one of the expected sum, if the difference is not intended")
+
+
+def test_a_file_without_a_published_sum_is_compared_with_none(tmp_path: Path) -> None:
+    (tmp_path / "GoogleNews-vectors-negative300.bin").write_bytes(CONTENT)
+    assert obtain("word2vec.bin", tmp_path).deviation() == ""
 
 
 def damaged_in_cache(cache: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> Path:

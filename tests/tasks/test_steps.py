@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+import gatewise as gw
 from gatewise.tasks.batches import Examples, epoch_generator
 from gatewise.tasks.evaluation import Evaluator
-from gatewise.tasks.feeds import ChunkFeed, ExampleFeed, WindowFeed, evaluation_windows
+from gatewise.tasks.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
 from gatewise.tasks.graph import Replayed
 from gatewise.tasks.language import Chunks, Windows
 from gatewise.tasks.models import TextClassifier, WordLM
@@ -26,6 +28,12 @@ def at(k: int) -> Tensor:
 
 def examples(n: int = 7) -> Examples:
     return Examples(torch.randint(3, 9, (n, 5)), torch.randint(1, 6, (n,)), torch.arange(n) % 2)
+
+
+def twins() -> tuple[WordLM, WordLM]:
+    model, twin = WordLM(9, 4, 4), WordLM(9, 4, 4)
+    twin.load_state_dict(model.state_dict())
+    return model, twin
 
 
 def test_feeds_give_the_batches_of_the_data_layer() -> None:
@@ -53,6 +61,12 @@ def test_feeds_give_the_batches_of_the_data_layer() -> None:
     by_row.reset(epoch_generator(0, 2))
     seen = [by_row.fetch(at(k)) for k in range(by_row.n_batches)]
     assert sum(float(batch.weight.sum()) for batch in seen) == len(rows)
+
+
+def test_a_target_behind_padding_has_no_weight() -> None:
+    """Something to predict at every step, of two sequences of 4 and of 1 step."""
+    rows = Examples(torch.randn(2, 4, 3), torch.tensor([4, 1]), torch.randn(2, 4, 3))
+    assert ExampleFeed(rows, 2).fetch(at(0)).weight.tolist() == [[1, 1, 1, 1], [0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("remainder", ["drop", "keep"])
@@ -119,16 +133,14 @@ def test_a_step_is_clip_and_update() -> None:
     """Window-sum loss, global norm clipped at c: p - lr * g * min(1, c / |g|), state and counter go on."""
     stream = torch.randint(9, (61,))
     windows = Windows(stream, 3, 6, "drop")
-    model = WordLM(9, 4, 4)
-    twin = WordLM(9, 4, 4)
-    twin.load_state_dict(model.state_dict())
+    model, twin = twins()
     step = TrainStep(model, None, Objective("words"), WindowFeed(windows), optimizer="sgd", clip=0.1,
                      window_sum=True, device=CPU)  # fmt: skip
     step.begin([0.3] * len(windows))
     step()
     inputs, targets = next(windows.windows())
     scores, state = twin(inputs)
-    loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum") / 3
+    loss = cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum") / 3
     loss.backward()
     trained = [p for p in twin.parameters() if p.requires_grad]
     norm = torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm()
@@ -142,6 +154,60 @@ def test_a_step_is_clip_and_update() -> None:
     torch.testing.assert_close(step.state.parts[0], state[0].detach())
     assert int(step.k) == 1
     assert float(step.sums[0]) == pytest.approx(loss.item() * 3, rel=1e-5)
+
+
+def mean_step(
+    model: WordLM, feed: Feed, sparsifier: gw.GroupLasso | None = None, optimizer: str = "sgd"
+) -> TrainStep:
+    return TrainStep(model, sparsifier, Objective("words"), feed, optimizer=optimizer, clip=None, window_sum=False,
+                     device=CPU)  # fmt: skip
+
+
+def same_parameters(model: WordLM, twin: WordLM) -> None:
+    torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()))
+
+
+def test_the_penalty_is_a_part_of_the_loss() -> None:
+    """p - lr * gradient of (mean cross-entropy + penalty), and the sum of the epoch tells the penalty alone."""
+    windows = Windows(torch.randint(9, (61,)), 3, 6, "drop")
+    model, twin = twins()
+    lasso, same = (gw.GroupLasso(each, l1=0.1, group=0.1, threshold=0.0) for each in (model, twin))
+    step = mean_step(model, WindowFeed(windows), lasso)
+    step.begin([0.5] * len(windows))
+    step()
+    inputs, targets = next(windows.windows())
+    penalty = same.penalty()
+    (cross_entropy(twin(inputs)[0].flatten(0, 1), targets.flatten()) + penalty).backward()
+    torch.optim.SGD(twin.parameters(), lr=0.5).step()
+    same_parameters(model, twin)
+    assert float(step.sums[2]) == pytest.approx(penalty.item())
+
+
+def test_adam_is_that_of_torch() -> None:
+    """With its defaults; over an epoch, since the first update does not depend on the betas."""
+    windows = Windows(torch.randint(9, (61,)), 3, 6, "drop")
+    model, twin = twins()
+    step = mean_step(model, WindowFeed(windows), optimizer="adam")
+    step.begin([0.1] * len(windows))
+    adam, state = torch.optim.Adam(twin.parameters(), lr=0.1), None
+    for inputs, targets in windows.windows():
+        step()
+        scores, state = twin(inputs, state)
+        adam.zero_grad()
+        cross_entropy(scores.flatten(0, 1), targets.flatten()).backward()
+        adam.step()
+        state = tuple(part.detach() for part in state)
+    same_parameters(model, twin)
+
+
+def test_an_epoch_begins_from_a_zero_state() -> None:
+    step = mean_step(WordLM(9, 4, 4), WindowFeed(Windows(torch.randint(9, (61,)), 3, 6, "drop")))
+    assert step.state is not None
+    for _ in range(2):
+        step.begin([0.1] * step.feed.n_batches)
+        assert not any(part.any() for part in step.state.parts)
+        step()
+        assert all(part.any() for part in step.state.parts)
 
 
 def test_plain_sgd_with_a_rate_that_is_a_tensor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -23,8 +24,9 @@ from tiny_corpora import changes, tiny
 
 import gatewise as gw
 from gatewise import cli
-from gatewise.tasks import recipe, trainer
+from gatewise.tasks import recipe, sources, trainer
 from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
+from gatewise.tasks.evaluation import Evaluator
 from gatewise.tasks.files import RunError, plain
 from gatewise.tasks.progress import result_line
 from gatewise.tasks.saved import evaluate_saved
@@ -37,6 +39,8 @@ METHODS = {
     "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3"],
     "bayes": ["sparsify.method=variational"],
 }
+LINEAR = ["train.schedule=linear", "train.after=0"]
+STILL = ["train.optimizer=sgd", "train.lr=1e-30"]  # weights stay as they were drawn
 TIMES = ("seconds", "train_seconds", "peak_memory")
 
 
@@ -180,6 +184,21 @@ class Killed(BaseException):
     """Stands for a signal: nothing may catch it."""
 
 
+def cut_off(row: recipe.Recipe, chosen: Options, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends right behind its checkpoint number `after`, counted from 0."""
+    original, saves = trainer.Run.save, iter(range(after))
+
+    def save(self: trainer.Run, progress: Any) -> None:
+        original(self, progress)
+        if next(saves, None) is None:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Run, "save", save)
+        with pytest.raises(Killed):
+            train(row, chosen)
+
+
 @pytest.mark.parametrize("task", ["words", "char-ptb", "imdb"])
 @pytest.mark.parametrize("after", [0, 4, 11])
 def test_resumed_runs_end_with_the_same_numbers(
@@ -191,17 +210,7 @@ def test_resumed_runs_end_with_the_same_numbers(
         more += ["data.batch=2", "data.vectors=none", "model.embedding=4"]
     row = tiny(task, folder, *more)
     whole = train(row, options(tmp_path / "whole", folder))
-    original, saves = trainer.Run.save, iter(range(after))
-
-    def save(self: trainer.Run, progress: Any) -> None:
-        original(self, progress)
-        if next(saves, None) is None:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer.Run, "save", save)
-        with pytest.raises(Killed):
-            train(row, options(tmp_path / "cut", folder, checkpoint_every=0))
+    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), after, monkeypatch)
     assert not (tmp_path / "cut" / "result.json").exists()
     (tmp_path / "cut" / "recipe.toml").unlink()  # moved here without it
     torch.manual_seed(99)  # another process would not have the generator of this one
@@ -211,6 +220,18 @@ def test_resumed_runs_end_with_the_same_numbers(
     assert (tmp_path / "cut" / "recipe.toml").read_text() == (tmp_path / "whole" / "recipe.toml").read_text()
     again = train(row, options(tmp_path / "cut", folder, resume=True))  # finished: nothing to do
     assert again == plain(resumed)
+
+
+@pytest.mark.parametrize("more", [LINEAR, ["sparsify.warm_up_epochs=2"]])
+def test_what_changes_from_update_to_update_goes_on(
+    more: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learning rate, and the weight of the KL."""
+    row = tiny("words", folder, "epochs=2", *more)
+    whole = train(row, options(tmp_path / "whole", folder))
+    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), 4, monkeypatch)
+    assert numbers(train(row, options(tmp_path / "cut", folder, resume=True))) == numbers(whole)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
 def test_kill_9_and_resume(folder: Path, tmp_path: Path) -> None:
@@ -334,6 +355,18 @@ def test_a_finished_run_outlives_its_data(folder: Path, tmp_path: Path) -> None:
         assert train(row, options(out, folder, resume=True)) == plain(result)
 
 
+def test_nothing_is_downloaded_to_look_at_an_old_result(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tiny("word-ptb", folder)
+    result = train(row, options(tmp_path / "run", folder))
+    monkeypatch.delenv("GATEWISE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sources, "download", pytest.fail)
+    chosen = Options(tmp_path / "run", None, "cpu", resume=True, quiet=True)
+    assert train(row, chosen) == plain(result)
+
+
 def test_a_lost_model_comes_again_from_the_checkpoint(folder: Path, tmp_path: Path) -> None:
     """As the error advises; where the checkpoint is gone as well, it advises something else."""
     row = tiny("words", folder)
@@ -352,6 +385,15 @@ def test_a_lost_model_comes_again_from_the_checkpoint(folder: Path, tmp_path: Pa
     (tmp_path / "checkpoint.pt").unlink()
     with pytest.raises(RunError, match=r"Nor is there a checkpoint\.pt: train it again, --overwrite"):
         evaluate_saved(tmp_path, data_dir=folder)
+
+
+def test_a_run_that_patience_ended_comes_again_from_its_checkpoint(folder: Path, tmp_path: Path) -> None:
+    """It is written at the end, however long it is until the next one is due."""
+    row = tiny("words", folder, "epochs=9", "train.keep=best", "train.patience=1", *METHODS["none"], *STILL)
+    first = train(row, options(tmp_path, folder, checkpoint_every=1e9))
+    shutil.rmtree(tmp_path / "model")
+    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
+    assert len(lines(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -397,6 +439,28 @@ def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -
     with pytest.raises(RunError, match=r"--resume.*--overwrite"):
         train(row, options(tmp_path, folder))
     assert numbers(train(row, options(tmp_path, folder, overwrite=True))) == numbers(first)
+
+
+def test_metrics_alone_are_a_run(folder: Path, tmp_path: Path) -> None:
+    """The first checkpoint may be a minute away."""
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    with pytest.raises(RunError, match="holds a run already"):
+        train(tiny("words", folder), options(tmp_path, folder))
+
+
+def test_a_run_that_begins_anew_leaves_nothing_of_the_old_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even until it has files of its own: what is killed early must not have the result of another."""
+
+    def to_the_end(self: trainer.Run) -> None:
+        raise Killed
+
+    train(tiny("imdb", folder), options(tmp_path, folder))
+    monkeypatch.setattr(trainer.Run, "to_the_end", to_the_end)
+    with pytest.raises(Killed):
+        train(tiny("words", folder), options(tmp_path, folder, overwrite=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
 
 
 def test_a_folder_has_one_writer(folder: Path, tmp_path: Path) -> None:
@@ -500,6 +564,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(folder: Path, tmp_path: Path) -
     assert not (tmp_path / "result.json").exists()
 
 
+def test_on_a_cpu_a_run_stops_at_the_update_of_the_bad_loss(folder: Path, tmp_path: Path) -> None:
+    """Not at the end of an epoch that may take an hour."""
+    row = tiny("words", folder, "train.lr=1e30", "train.optimizer=sgd")
+    run = trainer.Run(row, options(tmp_path, folder))
+    with pytest.raises(RunError, match="NaN or infinite in epoch 1"):
+        run.to_the_end()
+    assert run.position.step == int(run.step.bad) + 1 < run.n_batches
+
+
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_an_update_that_breaks_weights_is_not_saved(epochs: int, folder: Path, tmp_path: Path) -> None:
     """Its own loss was finite, being computed before it; nor is the network of the last update a result."""
@@ -519,11 +592,79 @@ def test_an_update_that_breaks_weights_is_not_saved(epochs: int, folder: Path, t
 
 def test_the_best_epoch_is_kept_and_patience_ends_a_run(folder: Path, tmp_path: Path) -> None:
     """With a rate of nearly zero nothing gets better: two evaluations after the best one the run ends."""
-    more = ["epochs=9", "train.keep=best", "train.patience=2", "sparsify.method=none", "train.optimizer=sgd"]
-    result = train(tiny("words", folder, *more, "train.lr=1e-30"), options(tmp_path, folder))
+    more = ["epochs=9", "train.keep=best", "train.patience=2", *METHODS["none"], *STILL]
+    result = train(tiny("words", folder, *more), options(tmp_path, folder))
     assert result["epoch"] == 1
     assert len(lines(tmp_path)) == 3
     assert result["quality"]["valid_ppl"] == pytest.approx(lines(tmp_path)[0]["valid_ppl"])
+
+
+def test_patience_is_for_runs_that_keep_the_best(folder: Path, tmp_path: Path) -> None:
+    more = ["epochs=3", "train.keep=last", "train.patience=1", *METHODS["none"], *STILL]
+    train(tiny("words", folder, *more), options(tmp_path, folder))
+    assert len(lines(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "told"), [("words", [9.0, 5.0, 7.0, 5.0]), ("csv", [50.0, 60.0, 55.0, 60.0])]
+)
+def test_the_result_is_that_of_the_best_epoch(
+    task: str, told: list[float], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Low perplexity or high accuracy, here of the second epoch; an equal one that comes later is no better."""
+    original, values = trainer.Run.note_best, iter(told)
+    monkeypatch.setattr(trainer.Run, "note_best", lambda self, value: original(self, next(values)))
+    row = tiny(task, folder, "epochs=4", "train.keep=best", *METHODS["none"])
+    result = train(row, options(tmp_path, folder))
+    assert result["epoch"] == 2
+    name = next(iter(result["quality"]))
+    assert result["quality"][name] == pytest.approx(lines(tmp_path)[1][name], rel=1e-6)
+
+
+def epochs_with(key: str, out: Path) -> list[int]:
+    return [line["epoch"] for line in lines(out) if key in line]
+
+
+def test_a_line_holds_what_is_due(folder: Path, tmp_path: Path) -> None:
+    """Every so many epochs and at the last one; counts at the first one too."""
+    more = ["epochs=5", "train.evaluate_every=2", "train.count_every=3", "train.test_every=2"]
+    train(tiny("words", folder, *more, *METHODS["none"]), options(tmp_path, folder))
+    assert epochs_with("valid_ppl", tmp_path) == epochs_with("test_ppl", tmp_path) == [2, 4, 5]
+    assert epochs_with("neurons", tmp_path) == [1, 3, 5]
+    first, *rest = (line["updates"] for line in lines(tmp_path))
+    assert rest == [first * epoch for epoch in (2, 3, 4, 5)]
+
+
+def test_the_epoch_at_which_patience_ends_is_a_last_one(folder: Path, tmp_path: Path) -> None:
+    more = ["epochs=9", "train.keep=best", "train.patience=2", "train.count_every=9", "train.test_every=9"]
+    train(tiny("words", folder, *more, *METHODS["none"], *STILL), options(tmp_path, folder))
+    assert epochs_with("neurons", tmp_path) == [1, 3]
+    assert epochs_with("test_ppl", tmp_path) == [3]
+
+
+def test_a_line_tells_means_and_the_last_rate(folder: Path, tmp_path: Path) -> None:
+    """Of weights that stay: the loss of a symbol, the penalty of an update, the rate that n updates left."""
+    row = tiny("words", folder, *METHODS["lasso"], "sparsify.threshold=0", *LINEAR, *STILL)
+    run = trainer.Run(row, options(tmp_path, folder))
+    perplexity = Evaluator(run.model, run.objective, run.feed, run.device)()
+    assert run.sparsifier is not None
+    penalty = run.sparsifier.penalty().item()
+    run.to_the_end()
+    (line,) = lines(tmp_path)
+    assert math.exp(line["train_loss"]) == pytest.approx(perplexity, rel=1e-5)
+    assert line["penalty"] == pytest.approx(penalty, rel=1e-5)
+    assert line["lr"] == pytest.approx(1e-30 / run.n_batches, rel=1e-6, abs=0)
+
+
+def test_the_seconds_of_a_run_hold_those_of_its_epochs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that ticks whenever it is looked at."""
+    ticks = itertools.count(0.0)
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    row = tiny("words", folder, "epochs=2", *METHODS["none"])
+    result = train(row, options(tmp_path, folder, checkpoint_every=1e9))
+    assert result["seconds"] > sum(line["seconds"] for line in lines_so_far(tmp_path)) > 0
 
 
 def test_lines_of_epochs_that_run_again_are_dropped(tmp_path: Path) -> None:
