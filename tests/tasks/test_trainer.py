@@ -1,61 +1,33 @@
-"""A run from recipe to result: every task and method, killed and resumed, refused where it must be."""
+"""A run from recipe to result: every task and method, what it writes down, where it stops."""
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import itertools
 import json
 import math
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tiny_corpora import changes, tiny
+from tiny_runs import LINEAR, METHODS, STILL, lines, lines_so_far, numbers, options
 
 import gatewise as gw
 from gatewise import cli
-from gatewise.tasks import recipe, sources, trainer
-from gatewise.tasks.checkpoints import Metrics, load_checkpoint, save_checkpoint
+from gatewise.tasks import trainer
+from gatewise.tasks.checkpoints import load_checkpoint
 from gatewise.tasks.evaluation import Evaluator
 from gatewise.tasks.files import RunError, plain
 from gatewise.tasks.progress import result_line
 from gatewise.tasks.saved import evaluate_saved
 from gatewise.tasks.sources import DataError
-from gatewise.tasks.trainer import Options, refuse_other_recipe, train
+from gatewise.tasks.trainer import train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
-METHODS = {
-    "none": ["sparsify.method=none"],
-    "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3"],
-    "bayes": ["sparsify.method=variational"],
-}
-LINEAR = ["train.schedule=linear", "train.after=0"]
-STILL = ["train.optimizer=sgd", "train.lr=1e-30"]  # weights stay as they were drawn
-TIMES = ("seconds", "train_seconds", "peak_memory")
-
-
-def options(out: Path, folder: Path, **more: Any) -> Options:
-    return Options(out, folder, "cpu", quiet=True, **more)
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    """The metrics without what a clock says."""
-    found = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
-
-
-def numbers(result: dict[str, Any]) -> dict[str, Any]:
-    return {key: result[key] for key in ("quality", "counts", "epoch", "recipe", "seed")}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -180,318 +152,6 @@ def test_the_seed_decides_everything(folder: Path, tmp_path: Path) -> None:
     assert other["quality"] != a["quality"]
 
 
-class Killed(BaseException):
-    """Stands for a signal: nothing may catch it."""
-
-
-def cut_off(row: recipe.Recipe, chosen: Options, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends right behind its checkpoint number `after`, counted from 0."""
-    original, saves = trainer.Run.save, iter(range(after))
-
-    def save(self: trainer.Run, progress: Any) -> None:
-        original(self, progress)
-        if next(saves, None) is None:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer.Run, "save", save)
-        with pytest.raises(Killed):
-            train(row, chosen)
-
-
-@pytest.mark.parametrize("task", ["words", "char-ptb", "imdb"])
-@pytest.mark.parametrize("after", [0, 4, 11])
-def test_resumed_runs_end_with_the_same_numbers(
-    task: str, after: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cut off after some checkpoint, in the middle of an epoch: noise, order and carried state go on as they were."""
-    more = ["epochs=2", "train.keep=best", "train.test_every=1"]
-    if task == "imdb":
-        more += ["data.batch=2", "data.vectors=none", "model.embedding=4"]
-    row = tiny(task, folder, *more)
-    whole = train(row, options(tmp_path / "whole", folder))
-    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), after, monkeypatch)
-    assert not (tmp_path / "cut" / "result.json").exists()
-    (tmp_path / "cut" / "recipe.toml").unlink()  # moved here without it
-    torch.manual_seed(99)  # another process would not have the generator of this one
-    resumed = train(row, options(tmp_path / "cut", folder, resume=True))
-    assert numbers(resumed) == numbers(whole)
-    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-    assert (tmp_path / "cut" / "recipe.toml").read_text() == (tmp_path / "whole" / "recipe.toml").read_text()
-    again = train(row, options(tmp_path / "cut", folder, resume=True))  # finished: nothing to do
-    assert again == plain(resumed)
-
-
-@pytest.mark.parametrize("more", [LINEAR, ["sparsify.warm_up_epochs=2"]])
-def test_what_changes_from_update_to_update_goes_on(
-    more: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The learning rate, and the weight of the KL."""
-    row = tiny("words", folder, "epochs=2", *more)
-    whole = train(row, options(tmp_path / "whole", folder))
-    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), 4, monkeypatch)
-    assert numbers(train(row, options(tmp_path / "cut", folder, resume=True))) == numbers(whole)
-    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-
-
-def test_kill_9_and_resume(folder: Path, tmp_path: Path) -> None:
-    """A process that is killed without warning leaves a checkpoint that another goes on from, to the same numbers."""
-    row = tiny("words", folder, "epochs=6")
-    source = tmp_path / "row.toml"
-    source.write_text(recipe.dump(row))
-    whole = train(recipe.load(source), options(tmp_path / "whole", folder))
-    out = tmp_path / "cut"
-    command = [
-        sys.executable,
-        "-m",
-        "gatewise",
-        "train",
-        str(source),
-        "--data-dir",
-        str(folder),
-        "--out",
-        str(out),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*command, "--checkpoint-every", "0", "--device", "cpu"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if (out / "metrics.jsonl").exists() and lines_so_far(out):
-            break
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert (out / "checkpoint.pt").exists()
-    assert not (out / "result.json").exists()
-    resumed = train(recipe.load(source), options(out, folder, resume=True))
-    assert numbers(resumed) == numbers(whole)
-    assert lines(out) == lines(tmp_path / "whole")
-
-
-def lines_so_far(out: Path) -> list[dict[str, Any]]:
-    return list(Metrics(out / "metrics.jsonl").lines())
-
-
-def test_a_changed_recipe_does_not_resume(folder: Path, tmp_path: Path) -> None:
-    """Neither a run in progress nor a finished one; the message says what differs."""
-    train(tiny("words", folder), options(tmp_path, folder))
-    changed = tiny("words", folder, "train.lr=0.5")
-    for finished in (True, False):
-        if not finished:
-            (tmp_path / "result.json").unlink()
-        with pytest.raises(RunError, match=r"another recipe: train.lr was 0.002, is 0.5"):
-            train(changed, options(tmp_path, folder, resume=True))
-
-
-def test_a_key_that_came_later_counts_as_its_default() -> None:
-    """A checkpoint of an older version knows fewer keys, and resumes unless one of them is set now."""
-    row = recipe.load("ptb-word-large-prune-wn")
-    older = {key: value for key, value in row.steering().items() if key != "train.warm_up"}
-    refuse_other_recipe(older, row, Path("checkpoint.pt"))
-    warm = recipe.load("ptb-word-large-prune-wn", ["train.warm_up=9"])
-    with pytest.raises(RunError, match=r"train\.warm_up was 0, is 9"):
-        refuse_other_recipe(older, warm, Path("checkpoint.pt"))
-
-
-def test_other_data_does_not_resume(folder: Path, tmp_path: Path) -> None:
-    row = tiny("words", folder)
-    train(row, options(tmp_path, folder))
-    (tmp_path / "result.json").unlink()
-    text = folder / "own.txt"
-    before = text.read_text()
-    try:
-        text.write_text(before + "another line\n" * 9)
-        with pytest.raises(RunError, match="made from other data"):
-            train(row, options(tmp_path, folder, resume=True))
-    finally:
-        text.write_text(before)
-
-
-@pytest.mark.parametrize("task", ["words", "csv", "npz"])
-@pytest.mark.parametrize("finished", [True, False])
-def test_other_data_of_the_same_size_do_not_resume(
-    task: str, finished: bool, folder: Path, tmp_path: Path
-) -> None:
-    """The digest of the content tells them apart; an older run has none, and goes by sizes as it did."""
-    name = {"words": "own.txt", "csv": "own.csv", "npz": "classes.npz"}[task]
-    own, out = tmp_path / name, tmp_path / "run"
-    own.write_bytes((folder / name).read_bytes())
-    row = tiny(task, folder, f"data.path={own}")
-    train(row, options(out, folder))
-    if not finished:
-        (out / "result.json").unlink()
-    if task == "npz":
-        arrays = dict(np.load(own))
-        np.savez(own, x=arrays["x"][:, ::-1], y=arrays["y"])
-    else:
-        own.write_text(own.read_text().replace("cat", "CAT").replace("dog", "cat").replace("CAT", "dog"))
-    with pytest.raises(
-        RunError, match=r"made from other data: .*, of the same sizes but another content\. Resume"
-    ):
-        train(row, options(out, folder, resume=True))
-    if finished:
-        kept = json.loads((out / "result.json").read_text())
-        del kept["data"]["digest"]
-        (out / "result.json").write_text(json.dumps(kept))
-    else:
-        content = load_checkpoint(out / "checkpoint.pt")
-        del content["digest"]
-        save_checkpoint(out / "checkpoint.pt", content)
-    train(row, options(out, folder, resume=True))
-
-
-def test_a_finished_run_outlives_its_data(folder: Path, tmp_path: Path) -> None:
-    own, out = tmp_path / "own.txt", tmp_path / "run"
-    own.write_bytes((folder / "own.txt").read_bytes())
-    row = tiny("words", folder, f"data.path={own}")
-    result = train(row, options(out, folder))
-    own.unlink()
-    with pytest.warns(UserWarning, match=r"not compared with the data of today: .*own\.txt: cannot be read"):
-        assert train(row, options(out, folder, resume=True)) == plain(result)
-
-
-def test_nothing_is_downloaded_to_look_at_an_old_result(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = tiny("word-ptb", folder)
-    result = train(row, options(tmp_path / "run", folder))
-    monkeypatch.delenv("GATEWISE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sources, "download", pytest.fail)
-    chosen = Options(tmp_path / "run", None, "cpu", resume=True, quiet=True)
-    assert train(row, chosen) == plain(result)
-
-
-def test_a_lost_model_comes_again_from_the_checkpoint(folder: Path, tmp_path: Path) -> None:
-    """As the error advises; where the checkpoint is gone as well, it advises something else."""
-    row = tiny("words", folder)
-    first = train(row, options(tmp_path, folder))
-    weights = tmp_path / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
-    gw.load(tmp_path / "model")
-    shutil.rmtree(tmp_path / "model")
-    with pytest.raises(RunError, match=r"there is no model/ in it: .*Go on by --resume"):
-        evaluate_saved(tmp_path, data_dir=folder)
-    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
-    again, _ = evaluate_saved(tmp_path, data_dir=folder)
-    assert again["test_ppl"] == pytest.approx(first["quality"]["test_ppl"], rel=1e-5)
-    shutil.rmtree(tmp_path / "model")
-    (tmp_path / "checkpoint.pt").unlink()
-    with pytest.raises(RunError, match=r"Nor is there a checkpoint\.pt: train it again, --overwrite"):
-        evaluate_saved(tmp_path, data_dir=folder)
-
-
-def test_a_run_that_patience_ended_comes_again_from_its_checkpoint(folder: Path, tmp_path: Path) -> None:
-    """It is written at the end, however long it is until the next one is due."""
-    row = tiny("words", folder, "epochs=9", "train.keep=best", "train.patience=1", *METHODS["none"], *STILL)
-    first = train(row, options(tmp_path, folder, checkpoint_every=1e9))
-    shutil.rmtree(tmp_path / "model")
-    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
-    assert len(lines(tmp_path)) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [("{", "is not JSON"), ("[]", "holds list"), ("{}", "names no recipe")]
-)
-def test_a_damaged_result_is_named(content: str, said: str, folder: Path, tmp_path: Path) -> None:
-    """And with it out of the way, the run goes on."""
-    row = tiny("words", folder)
-    first = train(row, options(tmp_path, folder))
-    (tmp_path / "result.json").write_text(content)
-    with pytest.raises(RunError, match=rf"result\.json: {said}.*[Rr]emove it"):
-        train(row, options(tmp_path, folder, resume=True))
-    (tmp_path / "result.json").unlink()
-    assert numbers(train(row, options(tmp_path, folder, resume=True))) == numbers(first)
-
-
-def test_wrong_data_cost_nothing(folder: Path, tmp_path: Path) -> None:
-    """Neither a finished run that was to be overwritten, nor a folder of a run that never began."""
-    train(tiny("words", folder), options(tmp_path / "run", folder))
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    typo = tiny("words", folder, "data.path=typo.txt")
-    for out in ("run", "new"):
-        with pytest.raises(DataError, match=r"typo\.txt: cannot be read"):
-            train(typo, options(tmp_path / out, folder, overwrite=True))
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_recipe_of_ones_own_is_not_written_over(overwrite: bool, folder: Path, tmp_path: Path) -> None:
-    own = tmp_path / "recipe.toml"
-    own.write_text("# mine\n" + recipe.dump(tiny("words", folder)))
-    with pytest.raises(RunError, match=r"recipe\.toml: belongs to no run.*Name another --out"):
-        train(recipe.load(own), options(tmp_path, folder, overwrite=overwrite))
-    assert own.read_text().startswith("# mine")
-    train(recipe.load(own), options(tmp_path / "run", folder))
-    train(recipe.load(tmp_path / "run" / "recipe.toml"), options(tmp_path / "run", folder, overwrite=True))
-
-
-def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -> None:
-    row = tiny("words", folder)
-    first = train(row, options(tmp_path, folder))
-    with pytest.raises(RunError, match=r"--resume.*--overwrite"):
-        train(row, options(tmp_path, folder))
-    assert numbers(train(row, options(tmp_path, folder, overwrite=True))) == numbers(first)
-
-
-def test_metrics_alone_are_a_run(folder: Path, tmp_path: Path) -> None:
-    """The first checkpoint may be a minute away."""
-    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
-    with pytest.raises(RunError, match="holds a run already"):
-        train(tiny("words", folder), options(tmp_path, folder))
-
-
-def test_a_run_that_begins_anew_leaves_nothing_of_the_old_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even until it has files of its own: what is killed early must not have the result of another."""
-
-    def to_the_end(self: trainer.Run) -> None:
-        raise Killed
-
-    train(tiny("imdb", folder), options(tmp_path, folder))
-    monkeypatch.setattr(trainer.Run, "to_the_end", to_the_end)
-    with pytest.raises(Killed):
-        train(tiny("words", folder), options(tmp_path, folder, overwrite=True))
-    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
-
-
-def test_a_folder_has_one_writer(folder: Path, tmp_path: Path) -> None:
-    """Two processes would mix their metrics; a lock goes with the process that held it, however it ends."""
-    row, out = tiny("words", folder), tmp_path / "run"
-    hold = (
-        "import sys, time; from pathlib import Path; from gatewise.tasks.lock import only_writer\n"
-        "with only_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    other = subprocess.Popen([sys.executable, "-c", hold, str(out)], stdout=subprocess.PIPE, text=True)
-    assert other.stdout is not None
-    with other.stdout:
-        assert other.stdout.readline() == "held\n"
-        for more in ({}, {"resume": True}, {"overwrite": True}):
-            with pytest.raises(RunError, match=rf"run: process {other.pid} is writing to this run"):
-                train(row, options(out, folder, **more))
-        assert not (out / "metrics.jsonl").exists()
-        other.send_signal(signal.SIGKILL)
-        other.wait()
-    train(row, options(out, folder))
-    assert not list(out.glob(".*"))
-
-
-def test_what_a_killed_process_had_half_written_goes(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / ".partial-checkpoint.pt").write_bytes(b"half")
-    (tmp_path / ".partial-model").mkdir()
-    (tmp_path / ".mine").touch()
-    train(tiny("words", folder), options(tmp_path, folder, checkpoint_every=1e9))
-    assert [path.name for path in tmp_path.glob(".*")] == [".mine"]
-
-
 @pytest.mark.parametrize(
     ("task", "changes", "said"),
     [
@@ -507,48 +167,6 @@ def test_a_text_that_is_too_short_is_named(
     """Which of the three, and the keys that help."""
     with pytest.raises(DataError, match=said):
         train(tiny(task, folder, *changes), options(tmp_path, folder))
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "other"])
-def test_a_damaged_checkpoint_is_refused(damage: str, folder: Path, tmp_path: Path) -> None:
-    """A checkpoint is used whole or not at all."""
-    row = tiny("words", folder)
-    train(row, options(tmp_path, folder))
-    (tmp_path / "result.json").unlink()
-    path = tmp_path / "checkpoint.pt"
-    content = bytearray(path.read_bytes())
-    if damage == "truncated":
-        content = content[: len(content) // 2]
-    elif damage == "flipped":
-        content[len(content) // 2] ^= 1
-    else:
-        content = bytearray(b"something else")
-    path.write_bytes(content)
-    with pytest.raises(RunError, match="is damaged" if damage != "other" else "is not a checkpoint"):
-        train(row, options(tmp_path, folder, resume=True))
-
-
-def test_a_full_disk_leaves_the_last_good_checkpoint(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run stops and says what to do; with room again it goes on to the same numbers."""
-    row = tiny("words", folder, "epochs=2")
-    whole = train(row, options(tmp_path / "whole", folder))
-    real, writes = os.fsync, iter(range(9))
-
-    def fsync(handle: int) -> None:
-        if next(writes, None) is None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(handle)
-
-    out = tmp_path / "full"
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fsync)
-        with pytest.raises(RunError, match=r"could not be written \(No space left.*still there.*--resume"):
-            train(row, options(out, folder, checkpoint_every=0))
-    assert not list(out.glob(".*"))
-    load_checkpoint(out / "checkpoint.pt")
-    assert numbers(train(row, options(out, folder, resume=True))) == numbers(whole)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(folder: Path, tmp_path: Path) -> None:
@@ -665,29 +283,6 @@ def test_the_seconds_of_a_run_hold_those_of_its_epochs(
     row = tiny("words", folder, "epochs=2", *METHODS["none"])
     result = train(row, options(tmp_path, folder, checkpoint_every=1e9))
     assert result["seconds"] > sum(line["seconds"] for line in lines_so_far(tmp_path)) > 0
-
-
-def test_lines_of_epochs_that_run_again_are_dropped(tmp_path: Path) -> None:
-    """Also a line that was cut short by a crash."""
-    metrics = Metrics(tmp_path / "metrics.jsonl")
-    for epoch in (1, 2, 3):
-        metrics.append({"epoch": epoch, "x": float("inf")})
-    with metrics.path.open("a") as sink:
-        sink.write('{"epoch": 4, "tr')
-    metrics.rewind(2)
-    assert list(metrics.lines()) == [{"epoch": 1, "x": None}, {"epoch": 2, "x": None}]
-
-
-def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
-    """It is read with weights_only: an object that would run something is refused."""
-    path = tmp_path / "checkpoint.pt"
-    save_checkpoint(path, {"x": torch.ones(2), "n": 3})
-    assert load_checkpoint(path)["n"] == 3
-    save_checkpoint(path, {"x": Path("a")})
-    with pytest.raises(Exception, match=r"weights_only|Weights only"):
-        load_checkpoint(path)
-    with pytest.raises(RunError, match="nothing to resume"):
-        load_checkpoint(tmp_path / "none.pt")
 
 
 @pytest.mark.parametrize("nothing", [None, math.inf])

@@ -1,0 +1,59 @@
+"""Runs on tiny corpora: how to start one, what it left, and how to cut it off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatewise.tasks import recipe, trainer
+from gatewise.tasks.checkpoints import Metrics
+from gatewise.tasks.trainer import Options, train
+
+METHODS = {
+    "none": ["sparsify.method=none"],
+    "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3"],
+    "bayes": ["sparsify.method=variational"],
+}
+LINEAR = ["train.schedule=linear", "train.after=0"]
+STILL = ["train.optimizer=sgd", "train.lr=1e-30"]  # weights stay as they were drawn
+TIMES = ("seconds", "train_seconds", "peak_memory")
+
+
+def options(out: Path, folder: Path, **more: Any) -> Options:
+    return Options(out, folder, "cpu", quiet=True, **more)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    """The metrics without what a clock says."""
+    found = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
+
+
+def lines_so_far(out: Path) -> list[dict[str, Any]]:
+    return list(Metrics(out / "metrics.jsonl").lines())
+
+
+def numbers(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: result[key] for key in ("quality", "counts", "epoch", "recipe", "seed")}
+
+
+class Killed(BaseException):
+    """Stands for a signal: nothing may catch it."""
+
+
+def cut_off(row: recipe.Recipe, chosen: Options, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends right behind its checkpoint number `after`, counted from 0."""
+    original, saves = trainer.Run.save, iter(range(after))
+
+    def save(self: trainer.Run, progress: Any) -> None:
+        original(self, progress)
+        if next(saves, None) is None:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Run, "save", save)
+        with pytest.raises(Killed):
+            train(row, chosen)
