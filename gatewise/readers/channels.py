@@ -84,8 +84,9 @@ class ChannelOperations:
                 return Packed(UNKNOWN)
             numbers = not isinstance(target, str) and args and all(isinstance(a, int | tuple) for a in args)
             if numbers and target.__module__ == "_operator":
-                return target(*args)
-            known = self.attempt(without_units, (name, args, kwargs), {})
+                known = self.attempt(of_numbers, (target, args), {})
+            else:
+                known = self.attempt(without_units, (name, args, kwargs), {})
             return UNKNOWN if known is NotImplemented else known
         result: Value = NotImplemented
         handler = getattr(self, "on_" + name, None)
@@ -381,6 +382,14 @@ class ChannelOperations:
             return NotImplemented
         padded = replace(x.data, rank=3, axis=2)
         return padded if padding_value == 0 else without_zero(padded), UNKNOWN
+
+
+def of_numbers(operation: Callable[..., Value], args: Any) -> Value:
+    """Arithmetic with sizes; one that a tensor of the assumed rank does not have cannot be meant."""
+    try:
+        return operation(*args)
+    except IndexError as error:
+        raise Impossible from error
 
 
 def without_units(name: str, args: Any, kwargs: Any) -> Value:

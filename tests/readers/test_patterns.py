@@ -454,6 +454,74 @@ PATTERNS = {
         x=lambda: torch.randn(T, B, E),
     ),
     "softmax over a proven axis": head(lambda out: out.reshape(T, B, H).softmax(1)),
+    # Where the units are after an operation that adds, takes or turns axes: a softmax over another one is harmless.
+    **{
+        f"softmax over another axis, {what}": head(lambda out, rule=rule: rule(out.reshape(T, B, H)))
+        for what, rule in {
+            "after a new one": lambda out: out[None].softmax(2),
+            "after a new last but one": lambda out: out.unsqueeze(2).transpose(0, 2).softmax(1),
+            "after a mean that keeps its own": lambda out: out.mean(0, keepdim=True).softmax(1),
+            "after a variance that keeps its own": lambda out: out.var(0, False, True).softmax(1),
+            "of a sum with a smaller tensor": lambda out: (out[-1] + out).softmax(1),
+            "of a stack": lambda out: torch.stack([out, 2 * out], 1).softmax(2),
+            "of a sum over two": lambda out: out[None].sum((0, 1)).softmax(0),
+        }.items()
+    },
+    "a mean by its other name": head(lambda out: out.mean(axis=0)),
+    "texts side by side, by the other name": head(lambda out: torch.cat([out, 2 * out], axis=0)),
+    "a mean behind the channels": head(lambda out: out.transpose(1, 2).mean(2)),
+    "reshape by the last of three sizes": head(lambda out: out.reshape(-1, out.shape[2])),
+    **{
+        f"{what} across channels": Pattern(
+            head(lambda out, rule=rule: rule(out.reshape(T, B, H))).build, {"fc", "rnn.l0"}
+        )
+        for what, rule in {
+            "a Linear over time, scaled,": lambda out: 2 * out[:H].transpose(0, 2),
+            "flip()": lambda out: out.flip(0, 2),
+            "index_select()": lambda out: out.index_select(2, TURNED),
+            "gather()": lambda out: out.gather(2, TURNED.expand(T, B, H)),
+            "pooling": lambda out: F.max_pool1d(out, 3, 1, 1),
+            "reshape()": lambda out: out.permute(2, 0, 1).reshape(T, B, -1),
+            "cat() of a turned half": lambda out: torch.cat([out[:H], out[:H].transpose(0, 2)], 1),
+        }.items()
+    },
+    "one text of h_n": Pattern(
+        state_head(lambda h: h.transpose(0, 1)[0], bidirectional).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
+    ),
+    "channels of h_n turned": Pattern(
+        state_head(lambda h: h[0, :, TURNED], lambda: nn.LSTM(E, H)).build, {"fc", "rnn.l0"}
+    ),
+    "h_n flattened as it is": Pattern(
+        state_head(lambda h: h.reshape(B, -1), bidirectional, 2 * H).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
+    ),
+    "h_n flattened from its second axis": Pattern(
+        state_head(lambda h: h.flatten(1), bidirectional, B * H).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
+    ),
+    "h_n turned by permute": state_head(lambda h: h.permute(1, 0, 2).reshape(B, -1), bidirectional, 2 * H),
+    "c_n turned and flattened": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(x)[1][1].transpose(0, 1).flatten(1)),
+            rnn=bidirectional(),
+            fc=nn.Linear(2 * H, 2),
+        ),
+        {"fc", "rnn.l0", "rnn.l0_reverse"},
+        x=lambda: torch.randn(T, B, E),
+    ),
+    "c_n permuted": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(m.rnn(x)[1][1].permute(1, 0, 2).reshape(B, -1)),
+            rnn=bidirectional(),
+            fc=nn.Linear(2 * H, 2),
+        ),
+        {"fc", "rnn.l0", "rnn.l0_reverse"},
+        x=lambda: torch.randn(T, B, E),
+    ),
+    "c_n squeezed": Pattern(
+        lambda: Net(lambda m, x: m.fc(m.rnn(x)[1][1].squeeze(0)), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2)),
+        {"fc", "rnn.l0"},
+        x=lambda: torch.randn(T, B, E),
+    ),
+    "the sum of two layers at different times": two_heads(lambda a, b: torch.cat([a, b], 1)),
     "numbers in, no embedding": Pattern(
         lambda: Net(lambda m, x: m.fc(m.rnn(x)[0][-1]), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2)),
         x=lambda: torch.randn(T, B, E),
@@ -916,6 +984,13 @@ def test_a_factory_takes_sizes_of_the_input_one_by_one(name: str) -> None:
         (lambda h: h / 3, True),
         (lambda h: 3 / (h + 2), False),
         (lambda h: 3 / h, False),
+        (lambda h: h.logsumexp(0), False),
+        (lambda h: h.softmax(0), False),
+        (lambda h: h.clamp(0.5, 1), False),
+        (lambda h: h.cos(), False),
+        (lambda h: h.masked_fill(h > 9, 0.0), True),
+        (lambda h: h.masked_fill(h > 9, 1.0), False),
+        (lambda h: h.amax(0), True),
     ],
 )
 def test_only_factors_and_dividends_keep_zero(rule: Callable[[Any], Any], keeps: bool) -> None:

@@ -152,7 +152,7 @@ def test_a_cast_that_changes_numbers_is_refused(forward: Callable[..., Any]) -> 
 
 def test_casts_that_change_nothing_are_no_links() -> None:
     def forward(m: Any, x: Any) -> Any:
-        out = m.rnn(m.emb(x.to(x.device).to(torch.int64)))[0].to(torch.float32)
+        out = m.rnn(m.emb(x.to(x.device).to(torch.int32).to(torch.int64)))[0].to(torch.float32)
         return m.fc(out.to(out.dtype).to("cpu"))
 
     assert kinds(made(forward, emb=nn.Embedding(9, E))) == ["embedding", "recurrent", "linear"]
@@ -179,6 +179,41 @@ def test_the_last_state_of_one_layer_is_its_first() -> None:
     two = Net(lambda m, x: m.fc(m.rnn(x)[1][0][0]), rnn=nn.LSTM(E, H, 2), fc=nn.Linear(H, 2))
     with pytest.raises(ChainError, match=r"only the last layer's h"):
         find_chain(two)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda h, other: torch.cat([h[-1], h[-2]], 1),
+        lambda h, other: torch.cat([h[-1], h[-1]], 1),
+        lambda h, other: torch.cat([h[-2], h[-1]], 0),
+        lambda h, other: torch.cat([h[-2], other[-1]], 1),
+    ],
+    ids=["backward first", "one of them twice", "one below the other", "of two layers"],
+)
+def test_last_states_that_do_not_stand_side_by_side_are_refused(join: Callable[..., Any]) -> None:
+    """The engine hands them on as [forward, backward] of one layer."""
+    layers = {name: nn.LSTM(E, H, bidirectional=True) for name in ("rnn", "two")}
+    model = Net(lambda m, x: m.fc(join(m.rnn(x)[1][0], m.two(x)[1][0])), **layers, fc=nn.Linear(2 * H, 2))
+    with pytest.raises(ChainError, match=r"cat\(\) joins anything but"):
+        find_chain(model)
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda m, x: m.two(m.rnn(x)[0])[0], "two: it takes for time what another layer takes for the batch"),
+        (lambda m, x: m.cell(m.rnn(x)[0][:, -1]), "cell: a single-step cell leaves the loop"),
+        (lambda m, x: m.gated(x, mask=x.new_zeros(2, 5))[0], "gated: its mask is computed by forward"),
+        (lambda m, x: m.rnn(m.emb(m.rnn(m.emb(x))[0]))[0], "emb: Embedding is not a link"),
+        (lambda m, x: m.rnn(F.one_hot(m.emb(x), E))[0], "one_hot.. of anything but the input"),
+    ],
+    ids=["batch and time", "a cell", "a mask", "an embedding of an answer", "one-hot of vectors"],
+)
+def test_layers_that_a_chain_cannot_hold_are_refused(forward: Callable[..., Any], why: str) -> None:
+    layers = {"two": nn.GRU(H, H), "cell": nn.GRUCell(H, H), "gated": gw.nn.LSTM(E, H, batch_first=True)}
+    with pytest.raises(ChainError, match=why):
+        find_chain(made(forward, **layers, emb=nn.Embedding(9, E)))
 
 
 def test_a_part_of_one_directions_state_is_refused() -> None:

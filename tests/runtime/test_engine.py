@@ -85,6 +85,39 @@ def test_lengths(case: Case, data: Any) -> None:
         torch.testing.assert_close(own, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_sequence_of_no_step_keeps_its_state(layer: type[nn.Module], bidirectional: bool) -> None:
+    """It gives zeros, and the next call goes on as if this one had not been."""
+    engine = gw.Engine(layer(3, 4, 2, bidirectional=bidirectional))
+    x = torch.randn(5, 2, 3)
+    _, state = engine(x)
+    none, after = engine(x, state, lengths=[0, 5])
+    assert not none[:, 0].any()
+    one, other = engine(x, state)[0], engine(x, after)[0]
+    assert torch.equal(other[:, 0], one[:, 0])
+    assert not torch.allclose(other[:, 1], one[:, 1])
+
+
+@pytest.mark.parametrize("scores", ["tanh", "sigmoid"])
+def test_a_removed_channel_goes_through_every_function(scores: str) -> None:
+    """A neuron with z = 0 is 0, then sigmoid(0), then a function of that."""
+    case = build(0, {**PLAIN, "bayes": True, "head": False, "between": "sigmoid", "scores": scores})
+    engine = gw.Engine(case.small)
+    assert len(engine.narrow.kept) < engine.narrow.width
+    torch.testing.assert_close(engine(case.x)[0], case.answer(case.x, masked=True), **CLOSE)
+
+
+@pytest.mark.parametrize("scores", [torch.softmax, torch.log_softmax])
+@pytest.mark.parametrize("last", [False, True])
+def test_large_scores_do_not_overflow(scores: Any, last: bool) -> None:
+    model = net(lambda m, x: scores(m.fc(m.rnn(x)[0][:, -1] if last else m.rnn(x)[0]), -1))
+    with torch.no_grad():
+        model.fc.bias.copy_(torch.tensor([3e3, -3e3]))
+    x = torch.randn(2, 5, 3)
+    torch.testing.assert_close(gw.Engine(model)(x)[0], no_grad(model, x), **CLOSE)
+
+
 def test_a_call_leaves_its_state_alone() -> None:
     """States are values: the same one may start any number of calls."""
     case = build(1, WORDS)
@@ -121,6 +154,26 @@ def test_threads_do_not_meet() -> None:
     assert not wrong
 
 
+def test_kernels_are_told_of_the_threads() -> None:
+    """Of a call, of a first step and of the next, and of an accelerated layer."""
+    told: list[int] = []
+
+    def spied(kernel: Any) -> Any:
+        return lambda *args: (told.append(args[-1]), kernel(*args))
+
+    model, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    engine = gw.Engine(model, threads=3)
+    (stage,) = engine.stages
+    stage.kernel = spied(stage.kernel)  # type: ignore[union-attr]
+    engine(x)
+    for part in x.numpy()[:2]:
+        engine.step(part)
+    fast: Any = gw.accelerate(model, threads=3)
+    fast.network.run = spied(fast.network.run)
+    fast(x)
+    assert told == [3, 3, 3, 3]
+
+
 def test_arrays_of_every_layout() -> None:
     """A strided array and narrower integers are taken; the answer has the type of the question."""
     vectors, words = build(3, VECTORS), build(3, WORDS)
@@ -148,8 +201,9 @@ def test_engine_errors() -> None:
     engine, other = gw.Engine(case.small), gw.Engine(vectors.small)
     with pytest.raises(ValueError, match="threads=0"):
         gw.Engine(case.small, threads=0)
-    with pytest.raises(TypeError, match="integer word ids, got float32"):
-        engine(np.zeros((4, 2), np.float32))
+    for kind in (np.float32, np.bool_):
+        with pytest.raises(TypeError, match="integer word ids, got (float32|bool)"):
+            engine(np.zeros((4, 2), kind))
     with pytest.raises(ValueError, match=r"2 axes of word ids, got shape \(4,\)"):
         engine(np.zeros(4, np.int64))
     with pytest.raises(ValueError, match="1 axes of word ids"):
@@ -292,6 +346,7 @@ NOT_CHAINS = {
     "own state": (lambda m, x: m.rnn(x, (x[:, 0], x[:, 0]))[0], "is not the last time step"),
     "cell state": (lambda m, x: m.rnn(x)[1][1][-1], "only the last layer's h"),
     "first step": (lambda m, x: m.rnn(x)[0][:, 0], "is not the last time step"),
+    "part of the last step": (lambda m, x: m.rnn(x)[0][:, -1, :2], "is not the last time step"),
     "softmax over time": (lambda m, x: torch.softmax(m.rnn(x)[0], 1), "softmax"),
     "softmax of a squeezed answer": (
         lambda m, x: torch.softmax(m.one(m.rnn(x)[0]).squeeze(-1), -1),
@@ -312,6 +367,7 @@ NOT_CHAINS = {
 
 def net(rule: Any) -> nn.Module:
     layers = {"fc": nn.Linear(4, 2), "one": nn.Linear(4, 1), "norm": nn.LayerNorm(4)}
+    layers["drop"] = nn.Dropout1d(0.5)
     return Net(rule, rnn=nn.LSTM(3, 4, batch_first=True), **layers).eval()
 
 
@@ -331,6 +387,10 @@ CHAINS = {
     "rows by size": lambda m, x: m.fc(m.rnn(x)[0].reshape(-1, m.rnn(x)[0].size(2))),
     "rows by shape": lambda m, x: m.rows(m.fc(m.rnn(x)[0])),
     "flattened": lambda m, x: m.fc(m.rnn(x)[0].flatten(0, 1)),
+    "flattened, from the end": lambda m, x: m.fc(m.rnn(x)[0].flatten(0, -2)),
+    "function in place": lambda m, x: m.fc(m.rnn(x)[0].tanh_()),
+    "dropout by module": lambda m, x: m.fc(m.drop(m.rnn(x)[0])),
+    "dropout of features": lambda m, x: m.fc(torch.feature_dropout(m.rnn(x)[0], 0.5, m.training)),
     "batch comes second": lambda m, x: m.fc(m.rnn(x)[0]).transpose(0, 1).reshape(-1, 2),
     "scores by number": lambda m, x: torch.log_softmax(m.fc(m.rnn(x)[0]), dim=2),
     "scores of the last": lambda m, x: torch.softmax(m.fc(m.rnn(x)[0][:, -1]), dim=1),
@@ -353,6 +413,12 @@ def test_half_precision_is_refused() -> None:
     for make in (gw.Engine, gw.accelerate):
         with pytest.raises(ChainError, match=r"float64.*model\.float\(\)\.cpu\(\)"):
             make(gw.compress(copy.deepcopy(case.model).double()))
+
+
+def test_weights_elsewhere_are_refused() -> None:
+    for make in (gw.Engine, gw.accelerate):
+        with pytest.raises(ChainError, match=r"on meta; .*model\.float\(\)\.cpu\(\)"):
+            make(gw.compress(nn.LSTM(3, 4)).to("meta"))
 
 
 # accelerate(): any forward().
@@ -504,6 +570,11 @@ def test_accelerate_errors() -> None:
     fast.rnn.dropout = 0.5
     with pytest.raises(RuntimeError, match=r"no dropout; call eval\(\)"):
         fast.train()(case.x)
+
+
+def test_dropout_between_levels_rests_in_evaluation() -> None:
+    model, x = nn.LSTM(3, 4, 2, dropout=0.5).eval(), torch.randn(5, 2, 3)
+    torch.testing.assert_close(gw.accelerate(model)(x), no_grad(model, x), **CLOSE)
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
