@@ -114,6 +114,20 @@ def test_a_shared_parameter_counts_once() -> None:
     assert report.layers["emb"].nonzero == 2
 
 
+def test_a_shared_parameter_is_stored_for_whoever_needs_it() -> None:
+    """The softmax does not need column 0, whose neuron has z_h = 0; the embedding still needs component 0."""
+    model = LanguageModel(words=3, width=2, hidden=2, layers=1, tied=True)
+    model = variational(model)
+    with torch.no_grad():
+        parameter(model, "rnn.neuron_scale_l0")[0] = 0
+    emb = gw.measure(model).layers["emb"]
+    assert (emb.nonzero, emb.nonzero_as_masked) == (6, 6)
+
+
+def test_a_network_without_recurrent_layers_has_no_neurons_to_count() -> None:
+    assert "neurons none   gates none" in str(gw.measure(nn.Sequential(nn.Linear(2, 3))))
+
+
 def test_gru_candidates_that_move_without_a_product() -> None:
     """n = tanh(b_in + r * b_hn): with a zero row it varies iff r is live and b_hn is not 0; u has no part in it."""
     model = LanguageModel(words=3, width=2, hidden=3, layers=1, cell="GRU")

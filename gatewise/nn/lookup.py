@@ -182,7 +182,8 @@ def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put `new` wherever `old` is a child, with its hooks."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     flags = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-    for hooks in (*kinds, *flags):
+    # Without the last, torch would take none of the backward hooks for its own.
+    for hooks in (*kinds, *flags, "_is_full_backward_hook"):
         setattr(new, hooks, getattr(old, hooks))
     for parent in list(model.modules()):
         # Not named_children(): it would give a child of two names once.

@@ -336,7 +336,7 @@ def test_a_tied_component_goes_only_if_both_agree() -> None:
             net.fc.weight = net.emb.weight
         net.rnn.weight_ih_l0[:, :2] = 0
         net.rnn.weight_hh_l0[:, 0] = net.rnn.weight_hh_l0[:, 2] = 0
-        net.emb.weight[:, 0] = 0
+        net.emb.weight[:, 0] = net.emb.weight[5] = 0
         return net.eval()
 
     ids = torch.randint(0, 6, (5, 2))
@@ -345,7 +345,7 @@ def test_a_tied_component_goes_only_if_both_agree() -> None:
     same(small, model, ids)
     assert small.fc.weight is small.emb.weight
     assert small.emb.components.tolist() == [1, 2, 3]
-    assert small.fc.weight.shape == (6, 3)
+    assert small.fc.weight.shape == (6, 3)  # word 5 is zero, and yet has a score: its bias
     apart = make(False)
     loose = gw.compress(apart)
     same(loose, apart, ids)
@@ -368,6 +368,11 @@ def test_pruned_by_torch() -> None:
     assert not any("_mask" in name or "_orig" in name for name in small.state_dict())
     assert prune.is_pruned(model)
     assert all(p.requires_grad for p in small.parameters())
+    for name in ("weight_orig", "bias_orig"):
+        model.fc.get_parameter(name).add_(
+            1
+        )  # an optimizer's step: what is masked is renewed in the next call
+    same(gw.compress(model), model, X)
 
 
 class Halved(nn.Linear):
@@ -487,18 +492,27 @@ def test_frozen_parameters_stay_frozen() -> None:
     assert (layer.weight_ih.requires_grad, layer.weight_hh.requires_grad) == (True, False)
     assert layer.bias.requires_grad
     model.rnn.bias_hh_l0.requires_grad_(False)
-    assert not gw.compress(model).rnn.layers[0].bias.requires_grad
+    model.fc.bias.requires_grad_(False)
+    small = gw.compress(model)
+    assert not small.rnn.layers[0].bias.requires_grad
+    assert (small.fc.weight.requires_grad, small.fc.bias.requires_grad) == (True, False)
+    parametrizations.weight_norm(model.fc).requires_grad_(False)
+    assert not gw.compress(model).fc.weight.requires_grad
 
 
 @pytest.mark.parametrize("look", [gw.measure, gw.compress])
-def test_looking_at_a_parametrised_weight_changes_nothing(look: Callable[[nn.Module], object]) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_looking_at_a_parametrised_weight_changes_nothing(
+    look: Callable[[nn.Module], object], training: bool
+) -> None:
     """In training, spectral_norm takes one more step of its iteration whenever its weight is asked for."""
-    model = tagger().train()
+    model = tagger()
     parametrizations.spectral_norm(model.fc)
+    model.train(training)
     before = copy.deepcopy(model.state_dict())
     look(model)
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    assert all(module.training for module in model.modules())
+    assert all(module.training is training for module in model.modules())
 
 
 def unread(model: Net) -> Net:
@@ -519,9 +533,12 @@ def test_asking_where_a_matrix_is_costs_nothing() -> None:
     same(small, model, torch.randn(5, 2, 3))
 
 
-def test_a_layer_whose_parameter_forward_uses_stays_and_is_named() -> None:
+@pytest.mark.parametrize("use", [lambda w: w.sum(), lambda w: torch.ones(1, device=w.device)])
+def test_a_layer_whose_parameter_forward_uses_stays_and_is_named(use: Callable[[Any], Any]) -> None:
+    """A compact recurrent layer has no parameter of that name, not even to be asked where it is."""
+
     def forward(net: Any, x: Any) -> Any:
-        return net.fc(net.rnn(x)[0]) + net.rnn.weight_hh_l0.sum()
+        return net.fc(net.rnn(x)[0]) + use(net.rnn.weight_hh_l0)
 
     model = unread(Net(forward, rnn=nn.LSTM(3, 4), fc=nn.Linear(4, 2)).eval())
     with pytest.warns(
@@ -555,6 +572,27 @@ def test_hooks_of_the_user_survive_and_those_of_the_sparsifier_go() -> None:
     small(X)
     assert seen == ["rnn"]
     assert not small._forward_pre_hooks
+
+
+def test_hooks_of_every_kind_survive() -> None:
+    """Before and after, forward and backward, with arguments by name."""
+    seen: list[str] = []
+    model = tagger()
+    model.fc.register_forward_pre_hook(lambda *given: seen.append(f"pre {len(given)}"), with_kwargs=True)
+    model.fc.register_forward_hook(lambda *given: seen.append(f"post {len(given)}"), with_kwargs=True)
+    model.fc.register_full_backward_pre_hook(lambda *_: seen.append("back"))
+    model.fc.register_full_backward_hook(lambda *_: seen.append("done"))
+    gw.compress(model)(X).sum().backward()
+    assert seen == ["pre 3", "post 4", "back", "done"]
+
+
+def test_a_layer_of_two_names_is_cut_once() -> None:
+    model = Net(lambda n, x: n.again(n.fc(n.rnn(x)[0])), rnn=nn.LSTM(3, 4), fc=nn.Linear(4, 4))
+    model.again = model.fc
+    small = gw.compress(model.eval())
+    same(small, model, X)
+    assert type(small.fc) is CompactLinear
+    assert small.again is small.fc
 
 
 # What is promised of the result.
@@ -632,6 +670,17 @@ def test_deepcopy_state_dict_and_dtype() -> None:
     same(twin, small, X)
     with torch.no_grad():
         torch.testing.assert_close(small.double()(X.double()).float(), model(X), **CLOSE)
+    cell = nn.LSTMCell(3, 4).double()
+    torch.testing.assert_close(gw.compress(cell)(X[0].double()), cell(X[0].double()))
+
+
+@torch.no_grad()
+def test_ids_may_lie_in_any_order() -> None:
+    """Those of a batch-first loader are turned before they are looked up."""
+    emb = nn.Embedding(6, 3)
+    emb.weight[2] = 0
+    ids = torch.arange(6).view(2, 3).T
+    torch.testing.assert_close(gw.compress(emb)(ids), emb(ids))
 
 
 def test_wrong_widths_are_named() -> None:

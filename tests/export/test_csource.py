@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.cli import main
+from gatewise.export.carrays import Arrays, literal
 from gatewise.export.cmodel import LAYER_BYTES, MATRIX_BYTES, layer_scratch, pack, should_fold
 from gatewise.export.csource import KERNELS
 from gatewise.export.reference import answer, rounded
@@ -524,6 +526,9 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (other / "thesis.tex").write_text("mine")
     with pytest.raises(FileExistsError, match="holds no earlier export"):
         gw.export.to_c(small, other)
+    (other / "gatewise.json").write_text("[]")
+    with pytest.raises(FileExistsError, match="holds no earlier export"):
+        gw.export.to_c(small, other)
     with pytest.raises(FileExistsError, match="is a file"):
         gw.export.to_c(small, other / "thesis.tex", overwrite=True)
 
@@ -537,6 +542,16 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gw.export.to_c(small, target, weights="int8")
     assert {p.name: p.read_bytes() for p in target.iterdir()} == before
     assert [p.name for p in target.parent.iterdir()] == ["m"]
+
+
+def test_a_folder_is_not_replaced_around_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the current folder nor one above it, even where it is an earlier export."""
+    gw.export.to_c(nn.LSTM(3, 2), tmp_path / "m")
+    (tmp_path / "m" / "build").mkdir()
+    for here in ("m", "m/build"):
+        monkeypatch.chdir(tmp_path / here)
+        with pytest.raises(FileExistsError, match="the current folder or one above it"):
+            gw.export.to_c(nn.LSTM(3, 2), tmp_path / "m", overwrite=True)
 
 
 def test_a_rename_that_fails_brings_the_old_export_back(
@@ -605,8 +620,10 @@ def test_errors(tmp_path: Path) -> None:
         ({"name": "net\n"}, "a name of C"),
         ({"name": "netz_ä"}, "a name of C"),
         ({"name": "gw"}, "a name of C"),
+        ({"name": "GW_net"}, "a name of C"),
         ({"weights": "int4"}, "weights='int4'"),
         ({"block": 0}, "block=0"),
+        ({"block": 1.5}, "block=1.5 must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             gw.export.to_c(small, target, **options)
@@ -617,6 +634,39 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rnn, layer 0: w_hh is not finite"):
         gw.export.to_c(small, target)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("field", "named"), [("neuron_scale", "scale"), ("bias_gated", "bias_gated")])
+def test_numbers_beside_the_weights_are_finite_too(field: str, named: str, tmp_path: Path) -> None:
+    small: Any = gw.compress(nn.GRU(3, 4))
+    with torch.no_grad():
+        getattr(small.layers[0], field).fill_(float("inf"))
+    with pytest.raises(ValueError, match=rf"layer 0: {named} is not finite"):
+        gw.export.to_c(small, tmp_path / "m")
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 1e10, 2.0**-30, 1e-45, 0.1, 1 / 3, 3.4028235e38])
+def test_a_literal_is_its_float(value: float) -> None:
+    """A number of C, which must have a point or an exponent before its f, and all digits of a float32."""
+    text = literal(float(np.float32(value)))
+    assert re.fullmatch(r"-?(\d+\.\d+(e[-+]\d+)?|\d+e[-+]\d+)f", text)
+    assert np.float32(text[:-1]) == np.float32(value)
+
+
+def test_the_checksum_is_of_every_byte() -> None:
+    content = Arrays({"a": np.arange(5000, dtype=np.int32), "b": np.ones(3, np.int8)}).file()
+    assert np.frombuffer(content, "<u4", 4)[2:].tolist() == [len(content), zlib.crc32(content[64:])]
+
+
+@pytest.mark.parametrize("scores", [torch.softmax, torch.log_softmax])
+def test_large_scores_do_not_overflow(scores: Any, kernels: list[Path], tmp_path: Path) -> None:
+    model = Net(lambda m, x: scores(chain(m, x), -1), rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2)).eval()
+    with torch.no_grad():
+        model.fc.bias.copy_(torch.tensor([3e3, -3e3]))
+        x = torch.randn(4, 1, 3)
+        expected = model(x)[:, 0].numpy()
+    compiled = Compiled(model, tmp_path, kernels)
+    np.testing.assert_allclose(compiled.run(compiled.instance(), x[:, 0].numpy()), expected, **CLOSE)
 
 
 def test_a_model_in_training_mode_keeps_it(tmp_path: Path) -> None:

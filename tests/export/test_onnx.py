@@ -188,15 +188,29 @@ def test_a_dense_model_is_compressed_first() -> None:
     )
 
 
+def test_folders_are_made(tmp_path: Path) -> None:
+    path = gw.export.to_onnx(nn.LSTM(2, 3), tmp_path / "a" / "b" / "model.onnx")
+    assert path.is_file()
+
+
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be written raises, leaves no file, and leaves the file that was there."""
     case = build(7, PLAIN)
     path = tmp_path / "model.onnx"
     path.write_text("the old one")
-    with pytest.raises(ValueError, match="opset=9: expected one from 15"):
-        gw.export.to_onnx(case.small, path, opset=9)
+    for opset in (9, 14, 24):
+        with pytest.raises(ValueError, match=f"opset={opset}: expected one from 15 to 23"):
+            gw.export.to_onnx(case.small, path, opset=opset)
     with pytest.raises(ChainError, match=r"not a chain of layers.*accelerate"):
         gw.export.to_onnx(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), path)
+
+    def stuck(*_: Any) -> None:
+        raise OSError("device or resource busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", stuck)
+        with pytest.raises(OSError, match="busy"):
+            gw.export.to_onnx(case.small, path)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ImportError, match=r"pip install gatewise\[onnx\]"):
         gw.export.to_onnx(case.small, path)

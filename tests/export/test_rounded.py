@@ -41,6 +41,13 @@ def test_random_chains(case: Case) -> None:
     np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
 
 
+def test_what_a_removed_channel_adds_is_in_the_bias() -> None:
+    """A neuron with z = 0 is sigmoid(0) to the layer after it, a constant that its columns are multiplied with."""
+    case = build(1, PLAIN | {"bayes": True, "layers": 1, "between": "sigmoid", "second": True})
+    assert case.small.rnn.layers[0].kept < len(case.small.rnn2.layers[0].inputs)
+    np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
+
+
 WORDS = torch.arange(20).view(10, 2) % 11
 TASKS: dict[str, tuple[Any, Tensor, bool]] = {
     "words, folded": (lambda: WordLM(11, embedding=40, hidden=4), WORDS, True),

@@ -270,6 +270,15 @@ def test_mask_equals_slicing(cell: str, bidirectional: bool, batch_first: bool) 
             close(state[:, b], end)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_single_sequence_may_have_a_mask(batch_first: bool) -> None:
+    layer = gw.nn.GRU(3, 4, batch_first=batch_first)
+    x = torch.randn(5, 3)
+    output, end = layer(x, mask=torch.arange(5) >= 2)
+    alone = layer(x[2:])
+    close((output[2:], end), alone)
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_streaming_equals_one_call(cell: str) -> None:
     """T calls of one step, handing the state on, equal one call of T steps."""
@@ -285,14 +294,17 @@ def test_streaming_equals_one_call(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_dropout_acts_between_layers_in_training_only(cell: str) -> None:
-    """With p = 1 the second layer sees zeros while training, and the whole input in evaluation."""
-    layer = OURS[cell](3, 4, num_layers=2, dropout=1.0)
+@pytest.mark.parametrize("activation", list(SQUASHES))
+def test_dropout_acts_between_layers_in_training_only(cell: str, activation: str) -> None:
+    """With p = 1 the second layer sees zeros while training, and the whole input in evaluation; the first always."""
+    layer = OURS[cell](3, 4, num_layers=2, dropout=1.0, gate_activation=activation)
+    plain = OURS[cell](3, 4, num_layers=2, gate_activation=activation)
+    plain.load_state_dict(layer.state_dict())
     x = torch.randn(5, 2, 3)
-    close(layer(x)[0], layer(torch.randn(5, 2, 3))[0])
-    layer.eval()
-    dense = layer.to_dense()
-    close(layer(x)[0], dense(x)[0])
+    trained, expected = (call(net, x, None)[0] for net in (layer, plain))
+    close(trained[0], layer(torch.randn(5, 2, 3))[0])
+    close([state[0] for state in trained[1:]], [state[0] for state in expected[1:]])
+    close(call(layer.eval(), x, None)[0], expected)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -333,6 +345,16 @@ def test_checkpoints_go_both_ways(cell: str) -> None:
     close(dense(x), ours(x))
     dense.weight_ih_l0.data.zero_()
     assert ours.weight_ih_l0.abs().sum() > 0
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_to_dense_takes_every_option_along(cell: str) -> None:
+    options = {"num_layers": 2, "bias": False, "batch_first": True, "dropout": 0.25, "bidirectional": True}
+    ours = OURS[cell](3, 4, **options, dtype=torch.float64)
+    dense = ours.to_dense()
+    assert repr(dense) == repr(TORCH[cell](3, 4, **options))
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    close(dense.eval()(x), ours.eval()(x))
 
 
 def test_to_dense_refuses_what_torch_cannot_do() -> None:

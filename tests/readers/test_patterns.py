@@ -315,6 +315,16 @@ PATTERNS = {
         ),
         {"fc", "a.l0"},
     ),
+    "state of one layer starts another, by name": Pattern(
+        lambda: Net(
+            lambda m, x: m.fc(input=m.b(input=x, hx=m.a(input=x)[1])[0]),
+            a=nn.GRU(E, H),
+            b=nn.GRU(E, H),
+            fc=nn.Linear(H, 2),
+        ),
+        {"fc", "a.l0"},
+        x=lambda: torch.randn(T, B, E),
+    ),
     "the same layer goes on": Pattern(
         lambda: Net(two_calls, emb=emb(), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
     ),
@@ -468,7 +478,10 @@ PATTERNS = {
         }.items()
     },
     "a mean by its other name": head(lambda out: out.mean(axis=0)),
-    "texts side by side, by the other name": head(lambda out: torch.cat([out, 2 * out], axis=0)),
+    "channels side by side, by the other name": head(
+        lambda out: torch.cat([out, out.tanh()], axis=-1), width=2 * H
+    ),
+    "the larger of two behind the channels": head(lambda out: torch.stack([out, -out], 3).amax(3)),
     "a mean behind the channels": head(lambda out: out.transpose(1, 2).mean(2)),
     "reshape by the last of three sizes": head(lambda out: out.reshape(-1, out.shape[2])),
     **{
@@ -486,7 +499,7 @@ PATTERNS = {
         }.items()
     },
     "one text of h_n": Pattern(
-        state_head(lambda h: h.transpose(0, 1)[0], bidirectional).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
+        state_head(lambda h: h.permute(1, 0, 2)[0], bidirectional).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
     ),
     "channels of h_n turned": Pattern(
         state_head(lambda h: h[0, :, TURNED], lambda: nn.LSTM(E, H)).build, {"fc", "rnn.l0"}
@@ -494,8 +507,13 @@ PATTERNS = {
     "h_n flattened as it is": Pattern(
         state_head(lambda h: h.reshape(B, -1), bidirectional, 2 * H).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
     ),
-    "h_n flattened from its second axis": Pattern(
-        state_head(lambda h: h.flatten(1), bidirectional, B * H).build, {"fc", "rnn.l0", "rnn.l0_reverse"}
+    "h_n of two texts flattened as it is": Pattern(
+        state_head(lambda h: h.flatten(1), bidirectional, 2 * H).build,
+        {"fc", "rnn.l0", "rnn.l0_reverse"},
+        x=lambda: ids()[:, :2],
+    ),
+    "a squeeze of two layers": Pattern(
+        state_head(lambda h: h.squeeze(0)[-1], gru2).build, {"fc", "rnn.l0", "rnn.l1"}
     ),
     "h_n turned by permute": state_head(lambda h: h.permute(1, 0, 2).reshape(B, -1), bidirectional, 2 * H),
     "c_n turned and flattened": Pattern(
@@ -667,7 +685,9 @@ class Skips(Ways):
 @pytest.mark.parametrize("kind", [Mode, Layer, NoneAllowed, SevenOptions, Skips])
 def test_a_way_that_may_read_more_leaves_nothing_proven(kind: type[Ways]) -> None:
     """Whether it was followed, could not be, or is one of too many: the neurons may be the answer."""
-    assert "rnn.l0" in find_readers(kind()).exposed
+    graph = find_readers(kind())
+    assert "rnn.l0" in graph.exposed
+    assert ("rnn.l0" in graph.memory) == ("not every call" in graph.exposed["rnn.l0"])
 
 
 def test_a_call_that_forward_refuses_is_no_way() -> None:
@@ -775,7 +795,10 @@ def test_a_hook_exposes_its_layer() -> None:
     """A hook may see or change what a layer takes and gives, and nobody can follow it."""
     model = PATTERNS["language model"].build()
     model.rnn.register_forward_hook(lambda module, given, out: (out[0].flip(-1), out[1]))
-    assert set(find_readers(model).exposed) == {"emb", "rnn.l0", "rnn.l1", "fc"}
+    graph = find_readers(model)
+    assert set(graph.exposed) == {"emb", "rnn.l0", "rnn.l1", "fc"}
+    assert graph.memory == {"rnn.l0", "rnn.l1"}
+    assert "rnn.weight_ih_l0" in graph.outside
 
 
 def test_a_hook_of_torch_prune_is_known() -> None:
@@ -851,6 +874,47 @@ def test_a_state_that_is_also_looked_at_is_exposed() -> None:
     assert "rnn.l0" in find_readers(model).exposed
 
 
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda m, x, state: m.fc(state[0][-1]),
+        lambda m, x, state: m.fc(state[0].detach()),
+        lambda m, x, state: m.b(x, (state[0], state[1]))[0].mean(),
+    ],
+)
+def test_a_state_is_looked_at_in_part_detached_or_by_another_layer(look: Callable[..., Any]) -> None:
+    """Each of them sees what the caller hands back of the first layer."""
+
+    def forward(m: Any, x: Any, state: Any) -> Any:
+        out, new = m.a(x, hx=(state[0], state[1]))
+        return m.fc(out).mean() + look(m, x, state).mean(), new
+
+    model = Net(forward, a=nn.LSTM(E, H), b=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    assert find_readers(model).exposed["a.l0"].startswith("forward() returns its last state")
+
+
+def test_a_part_of_a_state_is_not_what_the_layer_takes_back() -> None:
+    def forward(m: Any, x: Any, state: Any) -> Any:
+        out, new = m.rnn(x, hx=state)
+        return m.fc(out), new[m.part]
+
+    model = Net(forward, rnn=nn.GRU(E, H, 2), fc=nn.Linear(H, 2))
+    for model.part, exposed in ((slice(1), {"fc", "rnn.l0"}), (slice(1, 2), {"fc", "rnn.l1"})):
+        assert set(find_readers(model).exposed) == exposed
+
+
+def test_more_arguments_than_are_named_are_no_other_way() -> None:
+    class Any_(Ways):
+        def forward(self, x: Tensor, *more: Any, **named: Any) -> Tensor:
+            return self.fc(self.rnn(x)[0])
+
+    assert set(find_readers(Any_()).exposed) == {"fc"}
+
+
+def test_a_model_in_data_parallel_is_followed_inside() -> None:
+    assert set(find_readers(nn.DataParallel(LanguageModel())).exposed) == {"module.fc"}
+
+
 def test_asking_for_the_shape_of_a_state_is_harmless() -> None:
     def forward(m: Any, x: Any, state: Any) -> Any:
         out, new = m.rnn(m.emb(x), state)
@@ -869,7 +933,9 @@ def test_a_layer_that_forward_never_calls_is_exposed() -> None:
     model = Net(
         lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=emb(), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2), spare=emb()
     )
-    assert "never calls" in find_readers(model).exposed["spare"]
+    exposed = find_readers(model).exposed
+    assert "never calls" in exposed["spare"]
+    assert "rnn.l0" not in exposed  # an embedding reads nothing
 
 
 class Loop(nn.Module):
@@ -891,6 +957,7 @@ def test_an_untraceable_forward_exposes_everything_with_the_reason() -> None:
     graph = find_readers(Loop())
     assert set(graph.exposed) == {"emb", "rnn", "fc"}
     assert all("could not be traced" in why for why in graph.exposed.values())
+    assert "rnn" in graph.memory
 
 
 def test_stated_readers_replace_the_trace() -> None:
@@ -899,6 +966,7 @@ def test_stated_readers_replace_the_trace() -> None:
     assert set(graph.exposed) == {"fc"}
     assert {read.matrix for read in graph.reads_of("rnn")} == {"rnn.weight_hh", "fc.weight"}
     assert {read.matrix for read in graph.reads_of("emb")} == {"rnn.weight_ih"}
+    assert "rnn" not in graph.memory
 
 
 def test_stated_readers_of_both_directions() -> None:
@@ -997,3 +1065,38 @@ def test_only_factors_and_dividends_keep_zero(rule: Callable[[Any], Any], keeps:
     """A neuron that is always zero may be dropped from what multiplies it, never from what divides by it."""
     model = Net(lambda m, x: m.fc(rule(m.rnn(x)[0])), rnn=nn.LSTM(E, H), fc=nn.Linear(H, V))
     assert [read.keeps_zero for read in find_readers(model).reads if read.matrix == "fc.weight"] == [keeps]
+
+
+def one_more(m: Any, h: Any) -> Any:
+    name = h
+    h += 1
+    return name
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        one_more,
+        lambda m, h: (h.sigmoid_(), h)[1],
+        lambda m, h: (m.act(h), h)[1],
+        lambda m, h: (F.hardtanh(h, 0.2, 1.0, inplace=True), h)[1],
+        lambda m, h: (h.clamp_(0.2, 1.0), h)[1],
+    ],
+)
+def test_what_is_written_in_place_shows_under_the_old_name(rule: Callable[[Any, Any], Any]) -> None:
+    act = nn.Hardtanh(0.2, 1.0, inplace=True)
+    model = Net(lambda m, x: m.fc(rule(m, m.rnn(x)[0])), rnn=nn.LSTM(E, H), act=act, fc=nn.Linear(H, 2))
+    assert [read.keeps_zero for read in find_readers(model).reads_by("fc.weight")] == [False]
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.Identity(), nn.Dropout1d(0.0)])
+def test_what_a_layer_hands_on_in_evaluation_is_its_argument(layer: nn.Module) -> None:
+    """To write into it is to write into the output of the recurrent layer, which is read afterwards."""
+
+    def forward(m: Any, x: Any) -> Any:
+        out, _ = m.rnn(x)
+        m.layer(out).sigmoid_()
+        return m.fc(out)
+
+    model = Net(forward, rnn=nn.LSTM(E, H), layer=layer, fc=nn.Linear(H, 2))
+    assert "another view" in find_readers(model).exposed["rnn.l0"]

@@ -202,7 +202,7 @@ def test_engine_errors() -> None:
     with pytest.raises(ValueError, match="threads=0"):
         gw.Engine(case.small, threads=0)
     for kind in (np.float32, np.bool_):
-        with pytest.raises(TypeError, match="integer word ids, got (float32|bool)"):
+        with pytest.raises(TypeError, match=r"integer word ids, got (float32|bool)"):
             engine(np.zeros((4, 2), kind))
     with pytest.raises(ValueError, match=r"2 axes of word ids, got shape \(4,\)"):
         engine(np.zeros(4, np.int64))

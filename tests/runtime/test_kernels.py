@@ -512,7 +512,7 @@ def test_wrong_structures_are_refused():
         with pytest.raises(ValueError, match="neurons from 0 to 4"):
             replace(case, reads=np.full(case.w_hh.shape[1], neuron)).pack()
     for entry in (99, -1):
-        with pytest.raises(ValueError, match="reads entry .* of an input of 7"):
+        with pytest.raises(ValueError, match=r"reads entry .* of an input of 7"):
             bindings.Network([[replace(case, inputs=np.full(case.w_ih.shape[1], entry)).pack()]], 7)
     with pytest.raises(ValueError, match="expected 5 columns and 3 biases, got 5, 2"):
         bindings.Network([[case.pack()]], 7, head=(pack_matrix(np.ones((3, 5))), np.zeros(2, np.float32)))
