@@ -22,10 +22,8 @@ from typer.core import TyperGroup
 
 import gatewise
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
-TRY, TRAIN, CUT = "Try it", "Train and evaluate", "Measure and cut"
-SHIP = "Run and ship"
-LOOK = "Look"
+FAILED, INTERRUPTED = 1, 130
+TRY, TRAIN, CUT, SHIP, LOOK = "Try it", "Train and evaluate", "Measure and cut", "Run and ship", "Look"
 
 
 class Commands(TyperGroup):

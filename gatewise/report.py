@@ -128,9 +128,9 @@ def measure(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None
     """
     graph = find_readers(model, readers)
     masks = find_masks(model)
-    after = count(model, masks, graph, reachable(masks, graph))
+    after = count(masks, graph, reachable(masks, graph))
     exposed = {name: why for name, why in graph.exposed.items() if name in masks.recurrent}
-    now = count(model, masks, graph, one_pass(masks, graph))
+    now = count(masks, graph, one_pass(masks, graph))
     return Report(now.layers, after, exposed, find_uncounted(model, masks))
 
 
@@ -147,7 +147,7 @@ def find_uncounted(model: nn.Module, masks: Masks) -> dict[str, str]:
     return found
 
 
-def count(model: nn.Module, masks: Masks, graph: ReaderGraph, structure: Structure) -> Counts:
+def count(masks: Masks, graph: ReaderGraph, structure: Structure) -> Counts:
     """Counts for one structure. A parameter used twice is stored once: what either use needs is kept."""
     keep = {name: kept_units(layer) for name, layer in structure.layers.items()}
     stored: dict[str, Tensor] = {}

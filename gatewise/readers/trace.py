@@ -258,7 +258,7 @@ class Follower(ChannelOperations):
         kind = type(module).__name__
         x = args[0] if args else kwargs.get("input")
         if is_hooked(module):
-            return self.call_hooked(name, module, [args, kwargs])
+            return self.call_hooked(name, [args, kwargs])
         if cell_of(module) is not None:
             return self.call_recurrent(node, name, module, x, args, kwargs)
         if is_linear(module):
@@ -274,7 +274,7 @@ class Follower(ChannelOperations):
             return UNKNOWN
         return moved
 
-    def call_hooked(self, name: str, module: nn.Module, given: Value) -> Value:
+    def call_hooked(self, name: str, given: Value) -> Value:
         """A hook sees and may change what a layer takes and gives."""
         why = f"a hook on {name} may see or change it"
         self.expose(given, why)

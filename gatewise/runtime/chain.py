@@ -71,9 +71,6 @@ class Chain:
     def words(self) -> bool:
         return self.steps[0].kind in ("embedding", "one_hot")
 
-    def recurrent(self) -> list[Step]:
-        return [step for step in self.steps if step.kind == "recurrent"]
-
 
 @dataclass(frozen=True)
 class Value:

@@ -72,7 +72,7 @@ class Evaluator:
 def live_counts(model: nn.Module, graph: ReaderGraph) -> Counts:
     """The paper's one-pass counts, with a reader graph that was traced before."""
     masks = find_masks(model)
-    return count(model, masks, graph, one_pass(masks, graph))
+    return count(masks, graph, one_pass(masks, graph))
 
 
 def short_counts(counts: Counts) -> dict[str, Any]:

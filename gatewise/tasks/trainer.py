@@ -212,7 +212,7 @@ class Run:
                 progress.advance(p.step, loss / weight if weight else None)
             due = self.options.checkpoint_every
             if p.step < n and min(now - self.saved_at, now - start) > due:
-                self.save(progress)
+                self.save()
         loss, weight, penalty = self.step.sums.tolist()  # waits for the device, once per epoch
         self.stop_at_nan()
         self.stop_at_broken_weights()
@@ -253,7 +253,7 @@ class Run:
         if self.board is not None:
             self.board.add(line)
         if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last:
-            self.save(progress)
+            self.save()
 
     def note_best(self, value: float) -> None:
         t, p = self.recipe.train, self.position
@@ -291,7 +291,7 @@ class Run:
 
     # Checkpoints.
 
-    def save(self, progress: Progress) -> None:
+    def save(self) -> None:
         """Write where the run stands; a loss or a weight that is not finite is never written."""
         self.stop_at_nan()
         self.stop_at_broken_weights()

@@ -48,8 +48,8 @@ def cut_off(row: recipe.Recipe, chosen: Options, after: int, monkeypatch: pytest
     """A run that ends right behind its checkpoint number `after`, counted from 0."""
     original, saves = trainer.Run.save, iter(range(after))
 
-    def save(self: trainer.Run, progress: Any) -> None:
-        original(self, progress)
+    def save(self: trainer.Run) -> None:
+        original(self)
         if next(saves, None) is None:
             raise Killed
 
