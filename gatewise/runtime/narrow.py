@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,12 @@ from gatewise.runtime.chain import SCORES, Chain, ChainError, find_chain
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-AT_ZERO = {"relu": 0.0, "tanh": 0.0, "sigmoid": 0.5}  # what a removed channel, a zero, becomes
+# What a pointwise function makes of a removed channel, which is one number.
+OF_CONSTANT: dict[str, Callable[[float], float]] = {
+    "relu": lambda x: max(x, 0.0),
+    "tanh": math.tanh,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+}
 
 
 @dataclass(frozen=True)
@@ -206,10 +211,8 @@ class Narrower:
         if name in SCORES:
             self.restore()
         self.links.append(Function(name))
-        if name in AT_ZERO:
-            self.removed = {"relu": max(self.removed, 0.0), "tanh": math.tanh(self.removed)}.get(
-                name, 1 / (1 + math.exp(-self.removed))
-            )
+        if name in OF_CONSTANT:
+            self.removed = OF_CONSTANT[name](self.removed)
 
     def restore(self) -> None:
         """Scores weigh all channels against each other: removed ones come back as the constants they are."""
