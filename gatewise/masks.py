@@ -17,6 +17,7 @@ from gatewise.nn.lookup import (
     matrix_of,
     places_of,
     weights_of,
+    word_scale_of,
 )
 from gatewise.nn.recurrence import Weights
 from gatewise.readers.graph import block_name, find_blocks, joined
@@ -70,7 +71,7 @@ def read_masks(model: nn.Module) -> Masks:
             matrix[weight] = nonzero(matrix_of(module))
             names.add(weight, module.weight)
             if isinstance(module, nn.Embedding):
-                word_scale = getattr(module, "deterministic_word_scale", lambda: None)()
+                word_scale = word_scale_of(module)
                 if word_scale is not None:
                     variables.add(name)
                 every_word = torch.ones(len(matrix[weight]), dtype=torch.bool)

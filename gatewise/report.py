@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gatewise.masks import Masks, find_masks
 from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers.graph import joined
 from gatewise.structure import (
     EmbeddingStructure,
     LinearStructure,
@@ -20,7 +21,6 @@ from gatewise.structure import (
     kept_columns,
     one_pass,
     reachable,
-    weight_name,
 )
 
 
@@ -227,7 +227,7 @@ def kept_rows(matrix: str, masks: Masks, structure: Structure) -> tuple[Tensor, 
 
 def matrices_of(block: str, masks: Masks) -> list[str]:
     own = masks.recurrent.get(block)
-    return [weight_name(block)] if own is None else [own.input_matrix, own.recurrent_matrix]
+    return [joined(block, "weight")] if own is None else [own.input_matrix, own.recurrent_matrix]
 
 
 def row_of(name: str, layer: LayerCount) -> tuple[str, ...]:

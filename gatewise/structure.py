@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gatewise.masks import Masks, find_masks
 from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers.graph import joined
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def one_pass(masks: Masks, graph: ReaderGraph) -> Structure:
     for name, own in masks.recurrent.items():
         live[name] = keep[name] & own.gate & own.incoming
     words = {
-        name: own if name in masks.word_variables else masks.matrix[weight_name(name)].any(1)
+        name: own if name in masks.word_variables else masks.matrix[joined(name, "weight")].any(1)
         for name, own in masks.words.items()
     }
     return assemble(masks, graph, keep, live, words, masks.matrix)
@@ -99,12 +100,14 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
             name: mask & ~zero_columns(name, mask.shape[1], zero, graph)
             for name, mask in masks.matrix.items()
         }
-        silent = {name: ~(matrix[weight_name(name)].any(1) | biased) for name, biased in masks.biased.items()}
+        silent = {
+            name: ~(matrix[joined(name, "weight")].any(1) | biased) for name, biased in masks.biased.items()
+        }
         if all(torch.equal(silent[name], zero[name]) for name in silent):
             break
         zero = zero | silent
     for name in masks.words:  # an embedding has no input: its columns are its own units
-        matrix[weight_name(name)] = masks.matrix[weight_name(name)] & masks.words[name][:, None]
+        matrix[joined(name, "weight")] = masks.matrix[joined(name, "weight")] & masks.words[name][:, None]
     remembered = [
         name for name, own in masks.recurrent.items() if name in graph.memory and own.cell.n_states > 1
     ]
@@ -125,7 +128,7 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
     for name, own in masks.recurrent.items():
         some = matrix[own.input_matrix].any(1) | matrix[own.recurrent_matrix].any(1)
         live[name] = alive[name] & own.gate & own.cell.split(some)
-    words = {name: (matrix[weight_name(name)] & alive[name]).any(1) for name in masks.words}
+    words = {name: (matrix[joined(name, "weight")] & alive[name]).any(1) for name in masks.words}
     return assemble(masks, graph, alive, live, words, matrix)
 
 
@@ -187,7 +190,7 @@ def assemble(
         elif name in masks.words:
             layers[name] = EmbeddingStructure(words[name], keep[name])
         else:
-            weight = weight_name(name)
+            weight = joined(name, "weight")
             inputs = (matrix[weight] & keep[name][:, None]).any(0) & kept_columns(weight, keep, matrix, graph)
             layers[name] = LinearStructure(inputs, keep[name])
     return Structure(layers, dict(graph.exposed))
@@ -205,10 +208,6 @@ def kept_columns(
         kept = keep[r.block][r.unit : r.unit + r.width]
         columns[r.column : r.column + r.width] |= kept if r.keeps_zero else torch.ones_like(kept)
     return columns
-
-
-def weight_name(module: str) -> str:
-    return f"{module}.weight" if module else "weight"
 
 
 def weight_of_embedding(matrix: str, masks: Masks) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.analyse.gate_map import GateMap, LayerMap
-from gatewise.nn.lookup import cell_of, ending, is_embedding, matrix_of, weights_of
+from gatewise.nn.lookup import cell_of, ending, is_embedding, matrix_of, weights_of, word_scale_of
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 
@@ -112,7 +112,7 @@ def driving(
     source = graph.blocks[reads[0].block].module if len(reads) == 1 and reads[0].width == width else None
     if source is not None and is_embedding(embedding := model.get_submodule(source)):
         vectors = matrices[joined(source, "weight")]
-        scale = getattr(embedding, "deterministic_word_scale", lambda: None)()
+        scale = word_scale_of(embedding)
         if scale is not None:
             vectors = vectors * scale.detach().cpu().float()[:, None]
         n = len(vectors)

@@ -27,6 +27,7 @@ from gatewise.nn.lookup import (
     replace_module,
     weights_of,
     why_not_recurrent,
+    word_scale_of,
 )
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import block_name, find_blocks
@@ -134,12 +135,6 @@ def trains(layer: nn.Module, name: str = "weight") -> bool:
     """A frozen parameter stays frozen. A computed weight is trained if anything in its layer is."""
     own = layer._parameters.get(name)
     return any(p.requires_grad for p in layer.parameters()) if own is None else own.requires_grad
-
-
-def word_scale_of(embedding: nn.Embedding) -> Tensor | None:
-    scale = getattr(embedding, "deterministic_word_scale", lambda: None)()
-    assert scale is None or isinstance(scale, Tensor)
-    return scale
 
 
 def keeps_tie(layer: nn.Module) -> bool:

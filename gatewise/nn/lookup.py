@@ -158,6 +158,13 @@ def bias_of(module: nn.Module) -> Tensor | None:
     return bias
 
 
+def word_scale_of(module: nn.Module) -> Tensor | None:
+    """z of every word of an Embedding in evaluation; None where its vocabulary has no variables."""
+    scale = getattr(module, "deterministic_word_scale", lambda: None)()
+    assert scale is None or isinstance(scale, Tensor)
+    return scale
+
+
 def gate_activation_of(module: nn.Module) -> str:
     return getattr(module, "gate_activation", "sigmoid")
 
