@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,11 @@ ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid Hardtanh".spl
 class Found:
     """What forward() does with units and parameters."""
 
-    reads: list[Read]
-    exposed: dict[str, str]  # block -> why something unknown sees it
-    raw: set[str]  # parameters used past their layers
-    outside: set[str]  # matrices that also read what carries no units
-    memory: set[str]  # blocks of which something inside forward() sees the cell state c
-
-    @classmethod
-    def nothing(cls) -> Found:
-        return cls([], {}, set(), set(), set())
+    reads: list[Read] = field(default_factory=list)
+    exposed: dict[str, str] = field(default_factory=dict)  # block -> why something unknown sees it
+    raw: set[str] = field(default_factory=set)  # parameters used past their layers
+    outside: set[str] = field(default_factory=set)  # matrices that also read what carries no units
+    memory: set[str] = field(default_factory=set)  # blocks whose cell state c something inside forward() sees
 
     def add(self, other: Found) -> None:
         self.reads.extend(other.reads)
@@ -78,7 +74,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     """Reads found in forward(), and what stands against removing a unit or a column."""
     if cell_of(model) is not None or is_linear(model) or is_embedding(model):
         why = "it is the whole model: its output and state are the answer"
-        return Found([], dict.fromkeys(blocks, why), set(), set(), set())
+        return Found(exposed=dict.fromkeys(blocks, why))
     prefix, root = "", model
     if isinstance(model, DataParallel | DistributedDataParallel):
         prefix, root = "module.", model.module
@@ -88,7 +84,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
         made, failure = recordings(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         why = f"forward() could not be traced ({first_line(error)})"
-        return Found([], dict.fromkeys(blocks, why), set(), set(), set(blocks))
+        return Found(exposed=dict.fromkeys(blocks, why), memory=set(blocks))
     follower = Follower(model, blocks, prefix)
     for recording in made:
         follower.follow(recording)
@@ -118,7 +114,7 @@ class Follower(ChannelOperations):
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, Block], prefix: str) -> None:
         self.model, self.root, self.prefix = model, model.get_submodule(prefix.removesuffix(".")), prefix
-        self.found = Found.nothing()
+        self.found = Found()
         self.called: set[str] = set()
         self.given_state: set[str] = set()  # modules whose initial state is an argument, in some call
         self.blocks = list(blocks.values())
@@ -162,7 +158,7 @@ class Follower(ChannelOperations):
         self.found = whole
 
     def walk(self, recording: Recording, assumed: dict[str, Any]) -> None:
-        self.values, self.found, self.assumed = {}, Found.nothing(), assumed
+        self.values, self.found, self.assumed = {}, Found(), assumed
         for node in recording.graph.nodes:
             self.visit(node)
         for node, attribute in recording.stored.items():
