@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from gatewise import __version__
 from gatewise.export.rebuild import below, build, dense_classes, describe
 from gatewise.export.storage import PARTS, Entry, decode, encode
 from gatewise.nn.lookup import cell_of, replace_module
@@ -172,8 +173,6 @@ def first_names(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[list[s
 
 
 def config_of(model: nn.Module, entries: Mapping[str, Entry], shared: Mapping[str, str]) -> dict[str, Any]:
-    from gatewise import __version__
-
     modules = {name: fields for name, m in model.named_modules() if (fields := describe(m)) is not None}
     kind = type(model)
     own = kind.__module__.split(".")[0] == "gatewise" and callable(getattr(model, "config", None))

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from gatewise import __version__
 from gatewise.layout import Cell
 from gatewise.runtime.narrow import (
     Affine,
@@ -153,8 +154,6 @@ class Writer:
             self.time_first = self.graph.add("Transpose", "x", perm=axes)
 
     def model(self, opset: int) -> Any:
-        import gatewise
-
         helper = self.graph.helper
         answer = self.walk()
         self.graph.rename(answer, "y")
@@ -166,7 +165,7 @@ class Writer:
             opset_imports=version,
             ir_version=helper.find_min_ir_version_for(version),
             producer_name="gatewise",
-            producer_version=gatewise.__version__,
+            producer_version=__version__,
         )
 
     def signature(self) -> tuple[list[Any], list[Any]]:

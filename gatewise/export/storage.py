@@ -34,13 +34,7 @@ class Entry:
     dense_bytes: int  # as it lies in memory
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "form": self.form,
-            "bytes": self.bytes,
-            "dense_bytes": self.dense_bytes,
-        }
+        return vars(self) | {"shape": list(self.shape)}
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Entry:
