@@ -94,6 +94,8 @@ Changes = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with the corpora; else GATEWISE_DATA, else they are downloaded.")
 ]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")]
 
 
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise data word-ptb --data-dir corpora")
@@ -122,7 +124,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="A name from --list, or a .toml file of your own.")] = "",
     changes: Changes = None,
     data_dir: DataDir = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")] = None,
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin that run anew.")] = False,
@@ -165,7 +167,7 @@ def evaluate(
     data_dir: DataDir = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     int8: Annotated[bool, typer.Option("--int8", help="With the weights of the int8 C export.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute quality and counts of a saved compact model again, from the data."""
     from gatewise.tasks.files import plain
@@ -187,7 +189,7 @@ def reproduce(
     row: Annotated[str | None, typer.Option("--run", help="Train this row into the folder first.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of --run; others than 0 go to ROW/seeds/SEED.")] = 0,
     data_dir: DataDir = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")] = None,
+    device: Device = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
     """The paper's tables beside our runs: quality, compression, neurons, live gates."""
@@ -230,7 +232,7 @@ def measure(
     model: ModelFolder,
     into: Into = None,
     reader: Readers = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count weights, gates, neurons and words of a saved model, layer by layer."""
     from gatewise.tasks.files import model_folder
@@ -354,7 +356,7 @@ def bench(
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a batch.")] = 20,
     threads: Annotated[int, typer.Option(min=1, help="Threads for everybody.")] = 1,
     seconds: Annotated[float, typer.Option(min=0, help="At least this long for each situation.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine."""
     from gatewise.export import load

@@ -5,5 +5,4 @@ model   a language model and a training loop, as a user would write them
 speed   how long a word takes
 run     the stages and their order
 view    progress bars and the table
-files   files that are whole or absent
 """

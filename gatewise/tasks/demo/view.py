@@ -47,11 +47,10 @@ class View:
         self.console.print(
             f"The compressed network answers as the sparse one does (largest difference of a logit {difference:.0e})."
         )
-        print_path = self.console.print
-        print_path(
+        self.console.print(
             f"Picture of the gates: {pictures[0]}   compressed model: {result['files']['compressed']['path']}/"
         )
-        print_path(f"Explore it neuron by neuron, in a browser: {result['page']}")
+        self.console.print(f"Explore it neuron by neuron, in a browser: {result['page']}")
         self.console.print(f"{result['seconds']:.0f} s in all.")
 
 
