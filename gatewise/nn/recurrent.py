@@ -120,14 +120,14 @@ class Recurrent(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def extra_repr(self) -> str:
-        options = {
+        options: dict[str, Any] = {
             "num_layers": 1,
             "bias": True,
             "batch_first": False,
             "dropout": 0.0,
             "bidirectional": False,
+            "gate_activation": "sigmoid",
         }
-        options["gate_activation"] = "sigmoid"  # type: ignore[assignment]
         said = [
             f"{key}={getattr(self, key)!r}" for key, usual in options.items() if getattr(self, key) != usual
         ]
