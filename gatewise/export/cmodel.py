@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from gatewise.export import ctext
 from gatewise.export.carrays import Arrays, literal
-from gatewise.runtime.engine import folds, pack
 from gatewise.runtime.narrow import (
     Affine,
     Function,
@@ -35,6 +34,7 @@ from gatewise.runtime.packing import (
     pack_matrix,
     quantize,
 )
+from gatewise.runtime.stages import folds, pack
 
 CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
 MATRIX_BYTES, LAYER_BYTES = 9 * 4, 45 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes

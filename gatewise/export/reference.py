@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.engine import log_softmax
 from gatewise.runtime.narrow import Affine, Function, Level, Link, NarrowChain, Recurrence, Table
 from gatewise.runtime.packing import quantize
+from gatewise.runtime.stages import log_softmax
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -14,8 +14,8 @@ from gatewise.compact import CompactRecurrent, compacted
 from gatewise.layout import State
 from gatewise.nn.lookup import replace_module
 from gatewise.runtime.bindings import Network, native
-from gatewise.runtime.engine import pack
 from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
+from gatewise.runtime.stages import pack
 
 
 def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:

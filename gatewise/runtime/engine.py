@@ -7,27 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from gatewise.runtime.bindings import Network, expands, softmax
-from gatewise.runtime.narrow import (
-    Affine,
-    Function,
-    Level,
-    Link,
-    NarrowChain,
-    Recurrence,
-    Table,
-    narrow_chain,
-    spread_columns,
-    takes_last_state,
-)
-from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
+from gatewise.runtime.narrow import Floats, Level, narrow_chain
+from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, make_stages
 
-Array = NDArray[Any]
-Floats = NDArray[np.float32]
-FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
+INT64 = np.dtype(np.int64)
 
 
 class EngineState:
@@ -38,17 +23,6 @@ class EngineState:
     def __init__(self, batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> None:
         # shape: cell and neurons of every layer and direction; a state of others would be misread.
         self.batch, self.parts, self.shape = batch, parts, shape
-
-
-class Frame(NamedTuple):
-    """How the sequences of one call lie: x and outputs (T, B, ...) or (B, T, ...), in a single step (B, ...)."""
-
-    axes: tuple[int, ...]  # lengths of the axes before the channels
-    steps: int
-    batch: int
-    batch_first: bool = False
-    lengths: Array | None = None  # (B,) int32
-    threads: int = 1
 
 
 class Ready(NamedTuple):
@@ -82,7 +56,7 @@ class Engine:
             raise ValueError(f"threads={threads} must be at least 1.")
         self.narrow = narrow_chain(model)
         self.threads = threads
-        self.stages = build(self.narrow, fold_embedding)
+        self.stages = make_stages(self.narrow, fold_embedding)
         self._networks = [stage for stage in self.stages if isinstance(stage, NetworkStage)]
         self._state_sizes = [stage.network.state_size for stage in self._networks]
         self._state_shape = tuple(
@@ -263,177 +237,3 @@ def from_tensor(x: torch.Tensor) -> Array:
         raise TypeError("x must be float32, got bfloat16.")  # NumPy has no such type
     array: Array = x.numpy()
     return array
-
-
-class NetworkStage:
-    """Embedding, levels and head that the kernels run in one call."""
-
-    def __init__(self, network: Network, final: bool) -> None:
-        self.network, self.final = network, final
-        self.kernel, self.width = network.run, network.width
-
-    def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
-        y = np.empty((frame.batch, self.width) if self.final else (*frame.axes, self.width), FLOAT32)
-        self.kernel(x, state, y, frame.steps, frame.batch, frame.batch_first, frame.lengths, frame.threads)
-        return y
-
-
-Stage = NetworkStage | Callable[[Array, Frame], Array]
-
-
-def build(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]:
-    """Stages for a narrow chain: as much as possible in networks, the rest in NumPy."""
-    links = list(narrow.links)
-    stages: list[Stage] = []
-    width = narrow.n_inputs
-    while links:
-        table = links[0] if isinstance(links[0], Table) and isinstance(links[1], Level) else None
-        if table is not None:
-            links.pop(0)
-        levels: list[Level] = []
-        while links and isinstance(links[0], Level) and same_directions(levels, links[0]):
-            levels.append(links[0])
-            links.pop(0)
-        if not levels:
-            stage, width = numpy_stage(links.pop(0), width)
-            stages.append(stage)
-            continue
-        final = takes_last_state(levels[-1], links)
-        if final:
-            links.pop(0)
-        head = links[0] if links and isinstance(links[0], Affine) else None
-        if head is not None:
-            links.pop(0)
-        scores = head is not None and bool(links) and links[0] == Function("softmax")
-        if scores:
-            links.pop(0)
-        network = make_network(table, levels, head, width, final, scores, fold_embedding)
-        stages.append(NetworkStage(network, final))
-        width = network.width
-    return stages
-
-
-def same_directions(levels: list[Level], level: Level) -> bool:
-    return not levels or len(levels[-1].directions) == len(level.directions)
-
-
-def make_network(
-    table: Table | None,
-    levels: list[Level],
-    head: Affine | None,
-    width: int,
-    final: bool,
-    scores: bool,
-    fold_embedding: bool | None,
-) -> Network:
-    fold = table is not None and folds(table, levels[0], fold_embedding)
-    vectors = None if table is None else table.weight
-    packed = [
-        [pack(level, r, vectors if fold and k == 0 else None) for r in level.directions]
-        for k, level in enumerate(levels)
-    ]
-    rows = None if table is None or table.rows is None else table.rows.astype(np.int32)
-    top = sum(r.kept for r in levels[-1].directions)
-    return Network(
-        packed,
-        width if vectors is None else vectors.shape[1],
-        n_words=0 if table is None else table.n_words,
-        remap=rows,
-        embedding=None if fold else vectors,
-        head=None
-        if head is None
-        else (pack_matrix(spread_columns(head.weight, head.inputs, top), expands=expands()), head.bias),
-        softmax=scores,
-        final=final,
-    )
-
-
-def folds(table: Table, level: Level, wish: bool | None) -> bool:
-    """word -> input projection (V', R) in place of the embedding (V', E') and its product: fewer bytes, less work.
-
-    Of one-hot vectors the table is the input matrix itself, a column for each word, so nothing speaks against it.
-    """
-    rows = sum(len(r.slots) for r in level.directions)
-    return table.one_hot or (rows < table.weight.shape[1] if wish is None else wish)
-
-
-def pack(
-    level: Level, r: Recurrence, embedding: Floats | None, tight: bool = False, int8: bool = False
-) -> PackedLayer:
-    """The layer as the kernels want it; a list that names everything in order is left out."""
-    if level.cell.name not in CELLS:
-        where, cells = level.module or "the model", " and ".join(CELLS)
-        raise ValueError(f"{where}: there are no C kernels for the cell {level.cell.name}, only for {cells}.")
-    return pack_layer(
-        level.cell.name,
-        r.w_ih,
-        r.w_hh,
-        r.slots,
-        r.bias,
-        r.bias_gated[0] if len(r.bias_gated) else None,
-        squash=level.gate_activation,
-        inputs=None if np.array_equal(r.inputs, np.arange(len(r.inputs))) else r.inputs,
-        reads=None if np.array_equal(r.reads, np.arange(r.kept)) else r.reads,
-        scale=None if (r.scale == 1).all() else r.scale,
-        embedding=embedding,
-        tight=tight,
-        int8=int8,
-    )
-
-
-def numpy_stage(link: Link, width: int) -> tuple[Callable[[Array, Frame], Array], int]:
-    """What the kernels have no call for: functions, and embedding and linear layers before another."""
-    if isinstance(link, Table):
-        return Lookup(link), link.weight.shape[1]
-    if isinstance(link, Affine):
-        weight, bias = spread_columns(link.weight, link.inputs, width).T.copy(), link.bias
-        return (lambda x, _: x @ weight + bias), len(bias)
-    assert isinstance(link, Function)
-    return FUNCTIONS[link.name], width
-
-
-class Lookup:
-    """Word -> vector; a removed word is zero."""
-
-    def __init__(self, table: Table) -> None:
-        zero = np.zeros((1, table.weight.shape[1]), np.float32)
-        self.vectors = np.concatenate([table.weight, zero])
-        self.rows = np.arange(table.n_words) if table.rows is None else table.rows
-
-    def __call__(self, ids: Array, _: Frame) -> Floats:
-        outside = (ids < 0) | (ids >= len(self.rows))
-        if outside.any():
-            at = int(outside.argmax())
-            raise IndexError(f"word id {ids.flat[at]} at position {at} is outside 0..{len(self.rows) - 1}")
-        return self.vectors[self.rows[ids]]  # row -1 is the last, of zeros
-
-
-def last_step(x: Array, frame: Frame) -> Array:  # (T, B, C) or (B, T, C) -> (B, C)
-    if x.ndim == 2:
-        return x
-    by_time = x.swapaxes(0, 1) if frame.batch_first else x
-    ends = -1 if frame.lengths is None else frame.lengths - 1
-    last: Array = by_time[ends, np.arange(frame.batch)]
-    return last
-
-
-def log_softmax(x: Array) -> Array:
-    shifted: Array = x - x.max(axis=-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted
-
-
-def scores(x: Array) -> Array:
-    y = np.array(x, order="C")
-    softmax(y)
-    return y
-
-
-FUNCTIONS: dict[str, Callable[[Array, Frame], Array]] = {
-    "relu": lambda x, _: np.maximum(x, 0),
-    "tanh": lambda x, _: np.tanh(x),
-    "sigmoid": lambda x, _: np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)),
-    "softmax": lambda x, _: scores(x),
-    "log_softmax": lambda x, _: log_softmax(x),
-    "last_step": last_step,
-}
