@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.cli import main
-from gatewise.export import CheckpointError, checkpoint
+from gatewise.export import CheckpointError, pair
 from gatewise.export.storage import decode, encode
 
 
@@ -244,7 +244,7 @@ def test_a_crash_leaves_the_old_or_the_new_model(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", stopping(os.replace))
         patch.setattr(os, "fsync", stopping(os.fsync))
-        patch.setattr(checkpoint, "save_file", stopping(checkpoint.save_file))
+        patch.setattr(pair, "save_file", stopping(pair.save_file))
         with pytest.raises(Crash):
             gw.save(new, tmp_path)
     renamed = call >= 4  # written, flushed, flushed; then the weights are renamed, then the config
@@ -283,7 +283,7 @@ def change(folder: Path, **fields: Any) -> None:
     """Edit a config so that it matches its digest: what a program, not an accident, would do."""
     path = folder / "config.json"
     config = json.loads(path.read_text()) | fields
-    path.write_text(json.dumps(config | {"digest": checkpoint.digest(config)}))
+    path.write_text(json.dumps(config | {"digest": pair.digest(config)}))
 
 
 def truncate(folder: Path) -> None:
@@ -311,7 +311,7 @@ def swap(folder: Path) -> None:
 
 def with_weights(folder: Path, **fields: Any) -> None:
     path = folder / "model.safetensors"
-    change(folder, weights={"bytes": path.stat().st_size, "sha256": checkpoint.sha256(path)}, **fields)
+    change(folder, weights={"bytes": path.stat().st_size, "sha256": pair.sha256(path)}, **fields)
 
 
 def not_safetensors(folder: Path) -> None:
@@ -545,7 +545,7 @@ def test_what_cannot_be_written_leaves_nothing_new(
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(pair, "save_file", full)
     with pytest.raises(CheckpointError, match=r"model: the model could not be written .*No space left"):
         gw.save(Tagger(), folder)
     if before:
