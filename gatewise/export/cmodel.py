@@ -1,4 +1,4 @@
-"""A narrow chain as one C file and its header: const arrays or a weight file, and straight calls into the kernels.
+"""A narrow chain as straight calls into the kernels, with const arrays or a weight file; `ctext` has the files.
 
 The kernels are those of the engine (runtime/kernels/gw.h). What is written here is only what they are called with:
 the packed arrays, the structs that point to them, and one function that runs every link over a block of steps.
@@ -6,7 +6,6 @@ the packed arrays, the structs that point to them, and one function that runs ev
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.export import ctext
 from gatewise.export.carrays import Arrays, literal
+from gatewise.export.ctext import MAPPED, SEARCH, Program, filled, header, renamed, source
 from gatewise.runtime.narrow import (
     Affine,
     Function,
@@ -65,7 +64,6 @@ class CModel:
     flash_bytes: int  # constant data without code; of the weight file, if there is one, without its header
     ram_bytes: int  # sizeof(NAME_state) where a pointer has 4 bytes
     streams: bool
-    final: bool
 
 
 class Writer:
@@ -80,22 +78,37 @@ class Writer:
         self.helpers: set[str] = set()
         self.sizes = {"first": 0, "second": 0, "scratch": 1}  # floats of the buffers in the state struct
         self.state = 0  # floats of all recurrent states
-        self.final = any(is_last(link) for link in narrow.links)  # one answer for a sequence
 
     def write(self, file_above: int, title: str) -> CModel:
         self.walk()
-        words = self.word_rows() if self.narrow.chain.words else ""
+        by_word = self.narrow.chain.words
+        row_of = self.row_of() if by_word else ""
         file = self.arrays.file() if self.arrays.nbytes > file_above else None
-        ram = 4 * (max(self.state, 1) + sum(self.sizes.values()) + (file is not None))
-        ram += 4 * self.block if self.narrow.chain.words else 0
+        buffers = {"state": max(self.state, 1)} | {name: size for name, size in self.sizes.items() if size}
+        program = Program(
+            title=title,
+            n_inputs=self.narrow.n_inputs,
+            n_words=self.table().n_words if by_word else None,
+            n_outputs=self.narrow.width,
+            final=any(is_last(link) for link in self.narrow.links),
+            streams=self.streams,
+            block=self.block,
+            buffers=buffers,
+            arrays=self.arrays,
+            file=file,
+            structs=self.structs,
+            helpers=self.helpers,
+            row_of=row_of,
+            body=self.body,
+        )
+        ram = 4 * (sum(buffers.values()) + (self.block if by_word else 0) + (file is not None))
         return CModel(
-            self.source(title, words, file),
-            self.header(title, file),
+            renamed(source(program), self.name),
+            renamed(header(program), self.name),
             file,
             self.arrays.nbytes + self.struct_bytes,
             ram,
             self.streams,
-            self.final,
         )
 
     @property
@@ -110,7 +123,7 @@ class Writer:
         for k, link in enumerate(links):
             after = links[k + 1 :]
             if isinstance(link, Table):
-                value = self.table(link, after)
+                value = self.embedding(link, after)
             elif isinstance(link, Level):
                 value = self.level(k, link, value, after)
             elif isinstance(link, Affine):
@@ -134,7 +147,7 @@ class Writer:
     def say(self, *lines: str) -> None:
         self.body += lines
 
-    def table(self, link: Table, after: list[Link]) -> Value:
+    def embedding(self, link: Table, after: list[Link]) -> Value:
         if self.fold:
             return Value("", link.weight.shape[1])
         dim = link.weight.shape[1]
@@ -163,9 +176,7 @@ class Writer:
         folded = self.fold and index == 1
         states, done = [], 0
         for d, r in enumerate(link.directions):
-            table = self.narrow.links[0] if folded else None
-            assert table is None or isinstance(table, Table)
-            packed = pack(link, r, None if table is None else table.weight, tight=True, int8=self.int8)
+            packed = pack(link, r, self.table().weight if folded else None, tight=True, int8=self.int8)
             struct = self.layer(f"layer_{index}" + ("_back" if r.reverse else ""), packed)
             padded = -(-r.kept // BLOCK) * BLOCK
             state = f"m->state + {self.state}"
@@ -297,10 +308,14 @@ class Writer:
 
     # Words.
 
-    def word_rows(self) -> str:
-        """row_of(): the row of a word, -1 for a removed one; by map or by search, whichever takes fewer bytes."""
+    def table(self) -> Table:
         table = self.narrow.links[0]
         assert isinstance(table, Table)
+        return table
+
+    def row_of(self) -> str:
+        """row_of(): the row of a word, -1 for a removed one; by map or by search, whichever takes fewer bytes."""
+        table = self.table()
         if table.rows is None:
             return ""
         kept = np.flatnonzero(table.rows >= 0)
@@ -309,123 +324,9 @@ class Writer:
         mapped = table.rows.astype(np.int16 if narrow else np.int32)
         if np.array_equal(table.rows[kept], np.arange(len(kept))) and listed.nbytes < mapped.nbytes:
             self.arrays.add("kept_words", listed)
-            return ctext.SEARCH.format(count=len(kept))
+            return filled(SEARCH, COUNT=len(kept))
         self.arrays.add("word_rows", mapped)
-        return ctext.MAPPED
-
-    # Text.
-
-    def source(self, title: str, words: str, file: bytes | None) -> str:
-        by_word = self.narrow.chain.words
-        helpers = [ctext.HELPERS[key] for key in ctext.HELPERS if key in self.helpers]
-        include = "#include <math.h>\n" if "log_softmax" in self.helpers else ""
-        parts = [
-            f'/* {title} */\n\n#include "model.h"\n\n{include}#include <string.h>\n\n#include "gw.h"\n\n'
-        ]
-        start = ""
-        if file is None:
-            parts.append(self.arrays.declarations())
-            parts += [f"static const {struct}\n\n" for struct in self.structs]
-        else:
-            parts.append(self.arrays.macros() + "\n")
-            start = "    const unsigned char *const weights = m->weights;\n" + "".join(
-                f"    const {struct}\n" for struct in self.structs
-            )
-            words = words.replace("int32_t word)", "const unsigned char *weights, int32_t word)")
-        parts += helpers
-        parts.append(words)
-        given = "" if by_word else "const float *x, "
-        body = "".join(f"    {line}\n" for line in self.body)
-        if not by_word and not re.search(r"\bx\b", body):
-            body += "    (void)x; /* nothing that reads it is left */\n"
-        parts.append(
-            "/* A block of at most MODEL_BLOCK steps; without y only the state moves on. */\n"
-            f"static void compute(model_state *m, int32_t steps, {given}float *y) {{\n{start}{body}}}\n\n"
-        )
-        if file is not None:
-            crc = int(np.frombuffer(file, "<u4", 4)[3])
-            parts.append(ctext.LOADER.replace("@CRC@", f"0x{crc:08x}u"))
-        one_row = (
-            f"row_of({'m->weights, ' if file is not None else ''}words[t + k])" if words else "words[t + k]"
-        )
-        parts.append(
-            ctext.RUN.replace("@TYPE@", "int32_t *words" if by_word else "float *x")
-            .replace("@LOADED@", ctext.CHECK_LOADED if file is not None else "")
-            .replace("@LIMIT@", "steps < 1" if self.streams else "steps < 1 || steps > MODEL_BLOCK")
-            .replace("@CHECK@", ctext.CHECK_WORDS if by_word else "")
-            .replace("@RESET@", "" if self.streams else "    model_reset(m);\n")
-            .replace(
-                "@ROWS@",
-                f"        for (int32_t k = 0; k < n; k++) m->rows[k] = {one_row};\n" if by_word else "",
-            )
-            .replace("@X@", "" if by_word else "x + (size_t)t * MODEL_INPUTS, ")
-            .replace(
-                "@Y@",
-                "t + n < steps ? NULL : y" if self.final else "y ? y + (size_t)t * MODEL_OUTPUTS : NULL",
-            )
-        )
-        if self.streams:
-            parts.append(ctext.STEP_WORD if by_word else ctext.STEP)
-        return ctext.renamed("".join(parts), self.name)
-
-    def header(self, title: str, file: bytes | None) -> str:
-        narrow, by_word = self.narrow, self.narrow.chain.words
-        table = narrow.links[0]
-        n_words = table.n_words if isinstance(table, Table) else 0
-        fields = [f"float state[{max(self.state, 1)}];"]
-        fields += [f"float {buffer}[{size}];" for buffer, size in self.sizes.items() if size]
-        fields += [f"int32_t rows[{self.block}];"] if by_word else []
-        fields = (["const unsigned char *weights;"] if file is not None else []) + fields
-        given = "const int32_t *words" if by_word else "const float *x"
-        each = "(MODEL_OUTPUTS), the answer after the last step" if self.final else "(steps, MODEL_OUTPUTS)"
-        text = [
-            f"/* {title} */\n#ifndef MODEL_H\n#define MODEL_H\n\n#include <stddef.h>\n#include <stdint.h>\n"
-        ]
-        text.append('\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n')
-        text.append(
-            f"#define MODEL_INPUTS {narrow.n_inputs} /* width of a vector; 0: the input are words */\n"
-        )
-        text.append(f"#define MODEL_WORDS {n_words} /* word ids run from 0 to one less */\n")
-        text.append(f"#define MODEL_OUTPUTS {narrow.width}\n")
-        text.append(
-            f"#define MODEL_FINAL {int(self.final)} /* 1: one answer for a sequence; 0: one for every step */\n"
-        )
-        text.append(f"#define MODEL_STREAMS {int(self.streams)} /* 1: there is model_step() */\n")
-        longest = "steps computed at a time" if self.streams else "steps of the longest sequence"
-        text.append(f"#define MODEL_BLOCK {self.block} /* {longest} */\n")
-        if file is not None:
-            text.append(f"#define MODEL_WEIGHT_BYTES {len(file)} /* of the weight file */\n")
-        text.append(
-            "\nenum {\n    MODEL_OK = 0,\n    MODEL_BAD_WORD,  /* a word id outside 0..MODEL_WORDS-1 */\n"
-            "    MODEL_BAD_STEPS, /* no steps, or more than fit */\n"
-        )
-        text.append(ctext.LOAD_ERRORS if file is not None else "")
-        text.append(
-            "};\n\n/* State and working memory of one instance; only the functions below touch it. */\n"
-            "typedef struct {\n" + "".join(f"    {line}\n" for line in fields) + "} model_state;\n\n"
-        )
-        text.append(ctext.LOAD_PROTOTYPE if file is not None else "")
-        again = "begins" if self.streams else "begins, as every call of model_run() does,"
-        text.append(
-            f"/* A new sequence {again} from the zero state. */\nvoid model_reset(model_state *m);\n\n"
-        )
-        shape = "(steps) ids" if by_word else "(steps, MODEL_INPUTS)"
-        kind = "words" if by_word else "x"
-        goes_on = "goes on from where the last call ended" if self.streams else "a whole sequence"
-        skip = "; NULL: only the state moves on" if self.streams else ""
-        text.append(
-            f"/* {goes_on[0].upper()}{goes_on[1:]}. {kind}: {shape}; y: {each}{skip}.\n"
-            " * Returns MODEL_OK, or why nothing was computed. */\n"
-            f"int model_run(model_state *m, int32_t steps, {given}, float *y);\n"
-        )
-        if self.streams:
-            one = "int32_t word" if by_word else "const float *x"
-            text.append(
-                f"\n/* One step of a stream: the same as model_run() with one. y: (MODEL_OUTPUTS) or NULL. */\n"
-                f"int model_step(model_state *m, {one}, float *y);\n"
-            )
-        text.append("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n")
-        return ctext.renamed("".join(text), self.name)
+        return MAPPED
 
 
 def is_last(link: Link) -> bool:

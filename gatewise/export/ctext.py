@@ -1,10 +1,116 @@
-"""Pieces of C that a model's source is put together from, written for the name `model`."""
+"""The text of NAME.c and NAME.h: pieces of C, written for the name `model`, and how they are put together."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
-from gatewise.export.carrays import HEADER_BYTES, MAGIC, VERSION
+import numpy as np
+
+from gatewise.export.carrays import HEADER_BYTES, MAGIC, VERSION, Arrays
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the two files say: a model's sizes, its constants, and the calls that compute it."""
+
+    title: str
+    n_inputs: int
+    n_words: int | None  # None: the input are vectors
+    n_outputs: int
+    final: bool  # one answer for a sequence
+    streams: bool  # it can be fed step by step
+    block: int
+    buffers: Mapping[str, int]  # floats of the state struct by name
+    arrays: Arrays
+    file: bytes | None  # the arrays, where they are no constants of the source
+    structs: Sequence[str]  # "gw_layer rnn_0 = {...};"
+    helpers: Set[str]
+    row_of: str  # the function that finds the row of a word; empty where that is its id
+    body: Sequence[str]  # lines of compute()
+
+
+def source(p: Program) -> str:
+    """NAME.c. Structs point to constants; of loaded weights only compute() knows where they lie, so it makes them."""
+    by_word, loaded = p.n_words is not None, p.file is not None
+    if loaded:
+        constants = p.arrays.macros() + "\n"
+        pointers = "    const unsigned char *const weights = m->weights;\n"
+        pointers += "".join(f"    const {struct}\n" for struct in p.structs)
+    else:
+        constants = p.arrays.declarations() + "".join(f"static const {struct}\n\n" for struct in p.structs)
+        pointers = ""
+    body = "".join(f"    {line}\n" for line in p.body)
+    if not by_word and not re.search(r"\bx\b", body):
+        body += "    (void)x; /* nothing that reads it is left */\n"
+    word = "words[t + k]"
+    if p.row_of:
+        word = f"row_of({'m->weights, ' if loaded else ''}{word})"
+    return filled(
+        SOURCE,
+        TITLE=p.title,
+        MATH="#include <math.h>\n" if "log_softmax" in p.helpers else "",
+        CONSTANTS=constants,
+        HELPERS="".join(text for name, text in HELPERS.items() if name in p.helpers),
+        ROW_OF=filled(p.row_of, GIVEN="const unsigned char *weights, " if loaded else ""),
+        GIVEN="" if by_word else "const float *x, ",
+        POINTERS=pointers,
+        BODY=body,
+        LOADER=loader(p.file) if p.file else "",
+        TYPE="int32_t *words" if by_word else "float *x",
+        LOADED="    if (!m->weights) return MODEL_NOT_LOADED;\n" if loaded else "",
+        LIMIT="steps < 1" if p.streams else "steps < 1 || steps > MODEL_BLOCK",
+        CHECK=CHECK_WORDS if by_word else "",
+        RESET="" if p.streams else "    model_reset(m);\n",
+        ROWS=f"        for (int32_t k = 0; k < n; k++) m->rows[k] = {word};\n" if by_word else "",
+        X="" if by_word else "x + (size_t)t * MODEL_INPUTS, ",
+        Y="t + n < steps ? NULL : y" if p.final else "y ? y + (size_t)t * MODEL_OUTPUTS : NULL",
+        STEP="" if not p.streams else STEP_WORD if by_word else STEP,
+    )
+
+
+def loader(file: bytes) -> str:
+    crc = int(np.frombuffer(file, "<u4", 4)[3])
+    return filled(
+        LOADER, MAGIC=f"0x{MAGIC:08x}u", VERSION=f"{VERSION}u", HEADER=HEADER_BYTES, CRC=f"0x{crc:08x}u"
+    )
+
+
+def header(p: Program) -> str:
+    """NAME.h."""
+    by_word = p.n_words is not None
+    one = "int32_t word" if by_word else "const float *x"
+    fields = [f"float {name}[{size}];" for name, size in p.buffers.items()]
+    fields += [f"int32_t rows[{p.block}];"] if by_word else []
+    fields = ["const unsigned char *weights;", *fields] if p.file else fields
+    return filled(
+        HEADER,
+        TITLE=p.title,
+        INPUTS=p.n_inputs,
+        WORDS=p.n_words or 0,
+        OUTPUTS=p.n_outputs,
+        FINAL=int(p.final),
+        STREAMS=int(p.streams),
+        BLOCK=p.block,
+        LONGEST="steps computed at a time" if p.streams else "steps of the longest sequence",
+        WEIGHT_BYTES=f"#define MODEL_WEIGHT_BYTES {len(p.file)} /* of the weight file */\n" if p.file else "",
+        LOAD_ERRORS=LOAD_ERRORS if p.file else "",
+        FIELDS="".join(f"    {field}\n" for field in fields),
+        LOAD=LOAD_PROTOTYPE if p.file else "",
+        BEGINS="begins" if p.streams else "begins, as every call of model_run() does,",
+        SEQUENCE="Goes on from where the last call ended" if p.streams else "A whole sequence",
+        GIVEN="words: (steps) ids" if by_word else "x: (steps, MODEL_INPUTS)",
+        ANSWER="(MODEL_OUTPUTS), the answer after the last step" if p.final else "(steps, MODEL_OUTPUTS)",
+        SKIP="; NULL: only the state moves on" if p.streams else "",
+        TYPE="int32_t *words" if by_word else "float *x",
+        STEP=filled(STEP_PROTOTYPE, TYPE=one) if p.streams else "",
+    )
+
+
+def filled(template: str, **parts: object) -> str:
+    """The template with every @NAME@ that is given replaced, in one pass: what is put in is not looked at."""
+    return re.sub(r"@(\w+)@", lambda found: str(parts.get(found[1], found[0])), template)
 
 
 def renamed(text: str, name: str) -> str:
@@ -74,28 +180,40 @@ static void widen(int32_t steps, int32_t n, const int32_t *places, const float *
 
 MAPPED = """\
 /* The row of a word; -1: it was removed. */
-static int32_t row_of(int32_t word) { return word_rows[word]; }
+static int32_t row_of(@GIVEN@int32_t word) { return word_rows[word]; }
 
 """
 
 SEARCH = """\
 /* The row of a word; -1: it was removed. */
-static int32_t row_of(int32_t word) {{
-    int32_t low = 0, high = {count};
-    while (low < high) {{
+static int32_t row_of(@GIVEN@int32_t word) {
+    int32_t low = 0, high = @COUNT@;
+    while (low < high) {
         const int32_t middle = low + (high - low) / 2;
         if ((int32_t)kept_words[middle] < word)
             low = middle + 1;
         else
             high = middle;
-    }}
-    return low < {count} && (int32_t)kept_words[low] == word ? low : -1;
-}}
+    }
+    return low < @COUNT@ && (int32_t)kept_words[low] == word ? low : -1;
+}
 
 """
 
-RUN = """\
-void model_reset(model_state *m) { memset(m->state, 0, sizeof m->state); }
+SOURCE = """\
+/* @TITLE@ */
+
+#include "model.h"
+
+@MATH@#include <string.h>
+
+#include "gw.h"
+
+@CONSTANTS@@HELPERS@@ROW_OF@/* A block of at most MODEL_BLOCK steps; without y only the state moves on. */
+static void compute(model_state *m, int32_t steps, @GIVEN@float *y) {
+@POINTERS@@BODY@}
+
+@LOADER@void model_reset(model_state *m) { memset(m->state, 0, sizeof m->state); }
 
 int model_run(model_state *m, int32_t steps, const @TYPE@, float *y) {
 @LOADED@    if (@LIMIT@) return MODEL_BAD_STEPS;
@@ -105,17 +223,63 @@ int model_run(model_state *m, int32_t steps, const @TYPE@, float *y) {
     }
     return MODEL_OK;
 }
-"""
+@STEP@"""
 
 CHECK_WORDS = """\
     for (int32_t t = 0; t < steps; t++)
         if (words[t] < 0 || words[t] >= MODEL_WORDS) return MODEL_BAD_WORD;
 """
 
-CHECK_LOADED = "    if (!m->weights) return MODEL_NOT_LOADED;\n"
-
 STEP = "\nint model_step(model_state *m, const float *x, float *y) { return model_run(m, 1, x, y); }\n"
 STEP_WORD = "\nint model_step(model_state *m, int32_t word, float *y) { return model_run(m, 1, &word, y); }\n"
+
+HEADER = """\
+/* @TITLE@ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MODEL_INPUTS @INPUTS@ /* width of a vector; 0: the input are words */
+#define MODEL_WORDS @WORDS@ /* word ids run from 0 to one less */
+#define MODEL_OUTPUTS @OUTPUTS@
+#define MODEL_FINAL @FINAL@ /* 1: one answer for a sequence; 0: one for every step */
+#define MODEL_STREAMS @STREAMS@ /* 1: there is model_step() */
+#define MODEL_BLOCK @BLOCK@ /* @LONGEST@ */
+@WEIGHT_BYTES@
+enum {
+    MODEL_OK = 0,
+    MODEL_BAD_WORD,  /* a word id outside 0..MODEL_WORDS-1 */
+    MODEL_BAD_STEPS, /* no steps, or more than fit */
+@LOAD_ERRORS@};
+
+/* State and working memory of one instance; only the functions below touch it. */
+typedef struct {
+@FIELDS@} model_state;
+
+@LOAD@/* A new sequence @BEGINS@ from the zero state. */
+void model_reset(model_state *m);
+
+/* @SEQUENCE@. @GIVEN@; y: @ANSWER@@SKIP@.
+ * Returns MODEL_OK, or why nothing was computed. */
+int model_run(model_state *m, int32_t steps, const @TYPE@, float *y);
+@STEP@
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+"""
+
+STEP_PROTOTYPE = """
+/* One step of a stream: the same as model_run() with one. y: (MODEL_OUTPUTS) or NULL. */
+int model_step(model_state *m, @TYPE@, float *y);
+"""
 
 LOAD_ERRORS = """\
     MODEL_BAD_ALIGNMENT, /* the weights do not begin at a multiple of 4 bytes */
@@ -134,8 +298,7 @@ int model_load(model_state *m, const void *weights, size_t size);
 
 """
 
-LOADER = (
-    """\
+LOADER = """\
 /* CRC-32 (IEEE 802.3), four bits at a time. */
 static uint32_t crc32(const unsigned char *p, size_t n) {
     static const uint32_t table[16] = {
@@ -166,7 +329,4 @@ int model_load(model_state *m, const void *weights, size_t size) {
     return MODEL_OK;
 }
 
-""".replace("@MAGIC@", f"0x{MAGIC:08x}u")
-    .replace("@VERSION@", f"{VERSION}u")
-    .replace("@HEADER@", str(HEADER_BYTES))
-)
+"""
