@@ -7,6 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from gatewise.readers.names import (
+    BINARY,
+    JOINS,
+    KEEPS_ZERO,
+    MAY_BE_SAME,
+    METADATA,
+    MOVES_ZERO,
+    PACKS,
+    POOLS,
+    REDUCTIONS,
+    name_of,
+)
 from gatewise.readers.values import (
     UNKNOWN,
     Bare,
@@ -25,34 +37,6 @@ from gatewise.readers.values import (
     side_by_side,
     within,
     without_zero,
-)
-
-# Functions that keep channels apart, by whether f(0) = 0.
-KEEPS_ZERO = set(
-    "relu relu_ relu6 tanh tanh_ gelu silu elu selu leaky_relu hardswish mish softsign tanhshrink sin abs neg square "
-    "sqrt sign clone".split()
-)
-# What may be its own argument: such a function shares memory with it.
-MAY_BE_SAME = set(
-    "dropout dropout1d feature_dropout contiguous detach to float half double bfloat16 type cuda cpu "
-    "requires_grad_".split()
-)
-MOVES_ZERO = set(
-    "sigmoid sigmoid_ exp cos softplus logsigmoid hardsigmoid hardtanh clamp clamp_ clip pow".split()
-)
-BINARY = set(
-    "add iadd sub isub mul imul truediv itruediv div maximum minimum add_ sub_ mul_ div_ where".split()
-)
-REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
-POOLS = set("max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d".split())
-METADATA = set(
-    "dim numel size shape device dtype ndim is_cuda new_zeros new_ones new_empty zeros_like ones_like batch_sizes "
-    "sorted_indices unsorted_indices len".split()
-)
-PACKS = ("pack_padded_sequence", "pack_sequence")
-JOINS = set("cat concat concatenate stack matmul bmm".split())  # units in any argument
-ALLOCATES = (
-    KEEPS_ZERO | MOVES_ZERO | BINARY | REDUCTIONS | POOLS | JOINS | {"softmax", "log_softmax", "masked_fill"}
 )
 
 
@@ -76,7 +60,7 @@ class ChannelOperations:
 
     def apply(self, target: Any, args: Any, kwargs: Any) -> Value:
         """What the result of one recorded operation carries."""
-        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        name = name_of(target)
         if target is getattr:
             name, args = str(args[1]), args[:1]
         if not has_units([args, kwargs]):

@@ -25,8 +25,8 @@ from torch import fx, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
-from gatewise.readers.channels import ALLOCATES, METADATA
 from gatewise.readers.graph import joined
+from gatewise.readers.names import ALLOCATES, MAY_BE_SAME_MODULES, METADATA, name_of
 from gatewise.readers.values import leaves
 
 PACKING = (
@@ -36,7 +36,6 @@ PACKING = (
     torch.nn.utils.rnn.pad_sequence,
 )
 FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)  # sizes may come one by one
-MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
 PASSED_ON = ("detach", "contiguous", "to")  # hand on what they are given
 MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
@@ -209,11 +208,6 @@ def untouched(model: nn.Module, stored: dict[fx.Node, str]) -> Iterator[None]:
 
 def is_container(value: Any) -> bool:
     return type(value) in (list, dict, set)
-
-
-def name_of(target: Any) -> str:
-    """relu, for torch.relu, F.relu and the method."""
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
 def is_hooked(module: nn.Module) -> bool:

@@ -20,12 +20,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import ChannelOperations
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
+from gatewise.readers.names import POINTWISE_MODULES, ZERO_MOVING_MODULES, name_of
 from gatewise.readers.record import (
     PASSED_ON,
     Recording,
     combinations,
     is_hooked,
-    name_of,
     origin,
     recordings,
     rewritten,
@@ -43,12 +43,6 @@ from gatewise.readers.values import (
     leaves,
     without_zero,
 )
-
-POINTWISE_MODULES = set(
-    "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardswish Mish Softsign "
-    "Tanhshrink".split()
-)
-ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid Hardtanh".split())
 
 
 @dataclass(frozen=True)

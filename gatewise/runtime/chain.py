@@ -15,8 +15,8 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.channels import PACKS
-from gatewise.readers.record import Recording, is_hooked, is_written, name_of, origin, recordings, rewritten
+from gatewise.readers.names import PACKS, name_of
+from gatewise.readers.record import Recording, is_hooked, is_written, origin, recordings, rewritten
 from gatewise.readers.values import leaves, listed
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
