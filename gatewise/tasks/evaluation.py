@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gatewise.masks import find_masks
+from gatewise.nn.lookup import evaluating
 from gatewise.readers import ReaderGraph
 from gatewise.report import Counts, count
 from gatewise.structure import one_pass
@@ -57,15 +58,11 @@ class Evaluator:
         self.run = Replayed(self.step, device, graph)
 
     def __call__(self) -> float:
-        was = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             self.step.begin()
             for _ in range(self.step.feed.n_batches):
                 self.run()
             loss, hits, weight = self.step.sums.tolist()  # the only wait for the device
-        finally:
-            self.model.train(was)
         return self.objective.judge(loss, hits, weight)
 
 
