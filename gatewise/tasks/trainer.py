@@ -150,6 +150,11 @@ class Run:
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
         self.board: Board | None = None
 
+    @property
+    def place(self) -> str:
+        """`epoch 3, update 17 of 200`"""
+        return f"epoch {self.position.epoch}, update {self.position.step} of {self.n_batches}"
+
     # The loop.
 
     def to_the_end(self) -> dict[str, Any]:
@@ -181,8 +186,7 @@ class Run:
             if note:
                 progress.say(f"note: {note}")
         if resumed:
-            p = self.position
-            progress.say(f"resumed at epoch {p.epoch}, update {p.step} of {self.n_batches}")
+            progress.say(f"resumed at {self.place}")
 
     def one_epoch(self, progress: Progress) -> None:
         p, n = self.position, self.n_batches
@@ -277,11 +281,7 @@ class Run:
     def stop_at_broken_weights(self) -> None:
         """A loss is known before its update: the last one may have broken weights, and no loss tells of it."""
         if (name := broken_parameter(self.model)) is not None:
-            p = self.position
-            raise RunError(
-                f"{name} is NaN or infinite after epoch {p.epoch}, update {p.step} of {self.n_batches}. "
-                + self.way_back()
-            )
+            raise RunError(f"{name} is NaN or infinite after {self.place}. {self.way_back()}")
 
     def way_back(self) -> str:
         return (
@@ -314,7 +314,7 @@ class Run:
             content["sparsifier_steps"] = self.sparsifier.steps
         save_checkpoint(path, content)
         self.saved_at = time.perf_counter()
-        self.saved_position = f"{path}, at epoch {p.epoch}, update {p.step} of {self.n_batches}"
+        self.saved_position = f"{path}, at {self.place}"
 
     def restore(self, content: dict[str, Any]) -> None:
         path = self.options.out / CHECKPOINT
@@ -336,8 +336,7 @@ class Run:
         torch.set_rng_state(content["rng"])
         if self.device.type == "cuda" and "cuda_rng" in content:
             torch.cuda.set_rng_state(content["cuda_rng"], self.device)
-        p = self.position
-        self.saved_position = f"{path}, at epoch {p.epoch}, update {p.step} of {self.n_batches}"
+        self.saved_position = f"{path}, at {self.place}"
 
     # The end.
 
