@@ -132,8 +132,6 @@ def write_figures(
     from gatewise.analyse import figures
 
     runs = [open_record(path) for path in dict.fromkeys(paths)]
-    first = runs[0]
-    titles = distinct(runs)
     made = {"scheme": figures.scheme()}
     try:
         opened = open_run(paths[0])
@@ -141,25 +139,8 @@ def write_figures(
         say(f"no gates, no lag curves and no histogram: {error} Or name a run that has its model first.")
     else:
         made |= model_figures(opened, data_dir, lags, sequences, say)
-    if any(run.metrics for run in runs):
-        title = first.title if len(runs) == 1 else None
-        made["training"] = figures.training({name: run.metrics for name, run in zip(titles, runs)}, title)
-    quality = shared_quality(runs)
-    if quality is not None:
-        points = [
-            figures.Point(
-                name,
-                run.result["counts"]["nonzero"],
-                run.result["quality"][quality],
-                run.recipe.sparsify.method if run.recipe else "",
-            )
-            for name, run in zip(titles, runs)
-        ]
-        rising = quality.partition("_")[2] in RISING
-        made["pareto"] = figures.pareto(points, named(quality), rising)
-    else:
-        say("no size-quality figure: it takes two or more finished runs that are judged alike")
-    folder = Path(out) if out is not None else first.folder / "figures"
+    made |= figures_of_all(runs, say)
+    folder = Path(out) if out is not None else runs[0].folder / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in made.items():
@@ -193,6 +174,32 @@ def model_figures(
         alphas = log_alphas(load_checkpoint(run.folder / CHECKPOINT)["model"], sparsify.snr_threshold)
         spread = alphas if alphas.values else spread
     made["histogram"] = figures.histogram(spread, title=run.title)
+    return made
+
+
+def figures_of_all(runs: Sequence[Record], say: Say) -> dict[str, Figure]:
+    """What is drawn of runs without their networks: training, and size against quality."""
+    from gatewise.analyse import figures
+
+    made: dict[str, Figure] = {}
+    titles = distinct(runs)
+    if any(run.metrics for run in runs):
+        title = runs[0].title if len(runs) == 1 else None
+        made["training"] = figures.training({name: run.metrics for name, run in zip(titles, runs)}, title)
+    quality = shared_quality(runs)
+    if quality is None:
+        say("no size-quality figure: it takes two or more finished runs that are judged alike")
+        return made
+    points = [
+        figures.Point(
+            name,
+            run.result["counts"]["nonzero"],
+            run.result["quality"][quality],
+            run.recipe.sparsify.method if run.recipe else "",
+        )
+        for name, run in zip(titles, runs)
+    ]
+    made["pareto"] = figures.pareto(points, named(quality), quality.partition("_")[2] in RISING)
     return made
 
 
