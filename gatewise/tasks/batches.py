@@ -17,6 +17,8 @@ from torch import Tensor
 
 from gatewise.tasks.sources import DataError
 
+SPLITS = ("train", "valid", "test")  # of every data set
+
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     """A CPU generator that depends on (seed, epoch) and on nothing drawn before.

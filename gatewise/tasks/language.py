@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatewise.tasks.batches import EpochPlan, plan_epoch
+from gatewise.tasks.batches import SPLITS, EpochPlan, plan_epoch
 from gatewise.tasks.sources import DataError, find, obtain
 
 END, UNKNOWN = "<eos>", "<unk>"
-SPLITS = ("train", "valid", "test")
 Level = Literal["word", "char"]
 Remainder = Literal["drop", "keep"]
 

@@ -28,12 +28,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gatewise.tasks.batches import Examples
+from gatewise.tasks.batches import SPLITS, Examples
 from gatewise.tasks.provenance import digest_of
 from gatewise.tasks.sources import DataError
 
 Array = npt.NDArray[Any]
-SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)

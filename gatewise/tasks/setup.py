@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.sparsify import GroupLasso, Variational
-from gatewise.tasks.batches import Examples, epoch_generator
+from gatewise.tasks.batches import SPLITS, Examples, epoch_generator
 from gatewise.tasks.classification import FIRST_WORD, TextData, TextRules, ag_news, csv_texts, imdb
 from gatewise.tasks.encoding import KINDS, Corpus, Encoding, encoding_of
 from gatewise.tasks.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
@@ -37,7 +37,6 @@ from gatewise.tasks.series import SeriesData, npz_series
 from gatewise.tasks.sources import DataError
 from gatewise.tasks.vectors import Coverage, find_vectors, pretrained_rows
 
-SPLITS = ("train", "valid", "test")
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
 EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
 
@@ -142,11 +141,10 @@ def _own_file(key: str, named: str) -> Path:
 
 def describe(corpus: Corpus) -> str:
     """One line: what it is, and how much of it."""
+    sizes = " / ".join(f"{len(getattr(corpus, split)):,}" for split in SPLITS)
     if isinstance(corpus, LanguageData):
-        sizes = " / ".join(f"{len(getattr(corpus, split)):,}" for split in SPLITS)
         unit = "tokens" if corpus.level == "word" else "characters"
         return f"{sizes} {unit}, {len(corpus.vocabulary):,} symbols"
-    sizes = " / ".join(f"{len(getattr(corpus, split)):,}" for split in SPLITS)
     if isinstance(corpus, TextData):
         left_out = sum(corpus.skipped.values())
         sizes += f" texts ({left_out:,} left out)" if left_out else " texts"
@@ -173,17 +171,10 @@ def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterato
             raise RecipeError(
                 f"no corpus {task!r}{suggestion(task, PAPER_DATA)} There are {', '.join(PAPER_DATA)}."
             )
+        data = {"task": task, "batch": 1}
+        smallest = parse({"data": data, "model": {"hidden": 1}, "train": {"epochs": 1, "lr": 1}})
         try:
-            corpus = load_data(
-                parse(
-                    {
-                        "data": {"task": task, "batch": 1},
-                        "model": {"hidden": 1},
-                        "train": {"epochs": 1, "lr": 1},
-                    }
-                ),
-                data_dir,
-            )
+            corpus = load_data(smallest, data_dir)
         except DataError as error:
             yield f"{task}: {error}", False
         else:
