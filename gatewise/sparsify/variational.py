@@ -72,20 +72,10 @@ class Variational:
         readers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         check_levels(levels)
-        check_not_negative(snr_threshold=snr_threshold, n_train=n_train)
         check_choice("noise", noise, NOISES)
         check_choice("kl", kl, tuple(KL_FORMS))
-        if n_train == 0:
-            raise ValueError(
-                f"n_train={n_train} must be the number of training objects or target tokens, at least 1."
-            )
-        if snr_threshold == 0:
-            raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
         check_warm_up(warm_up)
-        if not isinstance(log_sigma, int | float) or not math.isfinite(log_sigma):
-            raise ValueError(f"log_sigma={log_sigma!r} must be a finite number; the paper starts at -3.")
-        if batch_dim is not None and (not isinstance(batch_dim, int) or batch_dim < 0):
-            raise ValueError(f"batch_dim={batch_dim!r} must be a position from the front: 0, 1, ...")
+        check_numbers(n_train, snr_threshold, log_sigma, batch_dim)
         if isinstance(vocabulary, str):
             raise ValueError(f"vocabulary={vocabulary!r} must be a list of names, not a string.")
         if any(isinstance(module, Posterior) for module in model.modules()):
@@ -107,13 +97,7 @@ class Variational:
         if levels != "W":
             warn_untraced(graph, chosen)
         for name, dense in chosen.items():
-            new: VariationalLinear | VariationalEmbedding | VariationalRecurrent
-            if isinstance(dense, nn.Linear):
-                new = VariationalLinear.convert(dense, noises[name], position)
-            elif isinstance(dense, nn.Embedding):
-                new = VariationalEmbedding.convert(dense, position)
-            else:
-                new = VariationalRecurrent.convert(dense)
+            new = converted(name, dense, noises, position)
             new.become_posterior(noise, snr_threshold)
             own = dict(new.named_parameters(recurse=False, remove_duplicate=False))
             for weight in [n for n, p in own.items() if p.dim() == 2]:
@@ -218,6 +202,20 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}.")
 
 
+def check_numbers(n_train: int, snr_threshold: float, log_sigma: float, batch_dim: int | None) -> None:
+    check_not_negative(snr_threshold=snr_threshold, n_train=n_train)
+    if n_train == 0:
+        raise ValueError(
+            f"n_train={n_train} must be the number of training objects or target tokens, at least 1."
+        )
+    if snr_threshold == 0:
+        raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
+    if not isinstance(log_sigma, int | float) or not math.isfinite(log_sigma):
+        raise ValueError(f"log_sigma={log_sigma!r} must be a finite number; the paper starts at -3.")
+    if batch_dim is not None and (not isinstance(batch_dim, int) or batch_dim < 0):
+        raise ValueError(f"batch_dim={batch_dim!r} must be a position from the front: 0, 1, ...")
+
+
 def check_warm_up(warm_up: Any) -> None:
     if warm_up is None:
         return
@@ -302,6 +300,17 @@ def found_batch_dim(
         )
         raise ValueError(f"{why} where the batch is (batch_first); say it with batch_dim=.")
     return 0
+
+
+def converted(
+    name: str, dense: nn.Module, noises: Mapping[str, str], batch_dim: int
+) -> VariationalLinear | VariationalEmbedding | VariationalRecurrent:
+    """The variational layer of the same shape, with the parameters of the dense one as its means."""
+    if isinstance(dense, nn.Linear):
+        return VariationalLinear.convert(dense, noises[name], batch_dim)
+    if isinstance(dense, nn.Embedding):
+        return VariationalEmbedding.convert(dense, batch_dim)
+    return VariationalRecurrent.convert(dense)
 
 
 def fed_by_embedding(name: str, graph: ReaderGraph, model: nn.Module) -> bool:
