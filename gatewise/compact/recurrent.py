@@ -166,7 +166,8 @@ class CompactRecurrent(Recurrent):
             for d, layer in enumerate(layers):
                 place = level * self.num_directions + d
                 before = layer.enter(tuple(part[place] for part in state))
-                out, after = self._one(x, before, layer, sizes, mask, reverse=d == 1)
+                read = x.index_select(-1, self._columns(level, layer))
+                out, after = self._one(read, before, layer, sizes, mask, reverse=d == 1)
                 outputs.append(out)
                 lasts.append(layer.leave(after))
             x = torch.cat(outputs, dim=-1)  # s of the kept neurons of every direction
@@ -177,7 +178,7 @@ class CompactRecurrent(Recurrent):
 
     def _one(
         self,
-        x: Tensor,
+        x: Tensor,  # the inputs that the layer reads
         state: State,
         layer: CompactLayer,
         sizes: Tensor | None,
@@ -186,7 +187,6 @@ class CompactRecurrent(Recurrent):
     ) -> tuple[Tensor, State]:
         if not layer.kept:
             return x.new_zeros(*x.shape[:-1], 0), state
-        x = x.index_select(-1, self._columns(layer))
         weights = layer.weights()
         backwards_packed = reverse and sizes is not None  # torch has no kernel for that direction alone
         if x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask):
@@ -203,10 +203,8 @@ class CompactRecurrent(Recurrent):
             reverse=reverse,
         )
 
-    def _columns(self, layer: CompactLayer) -> Tensor:
-        """Where the inputs a layer reads stand in what the layer below hands over."""
-        place = next(k for k, candidate in enumerate(self.layers) if candidate is layer)
-        level = place // self.num_directions
+    def _columns(self, level: int, layer: CompactLayer) -> Tensor:
+        """Where the inputs a layer reads stand in what the level below hands over."""
         if level == 0:
             return layer.inputs
         below = [self.layer(level - 1, d) for d in range(self.num_directions)]
