@@ -195,11 +195,17 @@ def reproduce(
     """The paper's tables beside our runs: quality, compression, neurons, live gates."""
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks import reproduce as rows
+    from gatewise.tasks.files import RESULT, RunError
     from gatewise.tasks.trainer import Options
     from gatewise.tasks.trainer import train as run
 
     if row is not None:
         out = rows.seed_folder(results / row, seed)
+        if (out / RESULT).is_file():
+            raise RunError(
+                f"{out}: is trained already; `gatewise reproduce` shows its numbers. To train it again, name another "
+                f"folder: gatewise reproduce --run {row} --results again."
+            )
         run(recipes.load(row, [f"train.seed={seed}"]), Options(out, data_dir, device, resume=True))
     found = rows.table(results)
     if markdown:

@@ -27,6 +27,8 @@ from gatewise.tasks.sources import DataError, data_folder
 if TYPE_CHECKING:
     from gatewise.tasks.trainer import Options
 
+REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
+
 
 def checked_result(recipe: Recipe, options: Options) -> dict[str, Any]:
     """result.json of a finished run, if it was made with this recipe from these data."""
@@ -84,7 +86,7 @@ def prepare_folder(options: Options) -> None:
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
     now, before = recipe.steering(), {**DEFAULTS, **before}  # keys may have come since
-    differs = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    differs = [key for key in {**before, **now} if key not in REPORTING and before.get(key) != now.get(key)]
     if differs:
         listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])
         raise RunError(

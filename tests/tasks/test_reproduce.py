@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gatewise.cli import main
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.files import RunError
 from gatewise.tasks.reproduce import Row, line, markdown, seed_folder, table
@@ -90,3 +91,13 @@ def test_a_broken_result_is_named(tmp_path: Path) -> None:
         table(tmp_path)
     with pytest.raises(RunError, match="no such folder"):
         table(tmp_path / "absent")
+
+
+def test_a_trained_row_is_not_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, with the way to train it elsewhere; another seed of it would run."""
+    row_of(tmp_path, {0: RESULT})
+    command = ["reproduce", "--run", NAME, "--results", str(tmp_path)]
+    assert main(command) == 1
+    assert f"{NAME}: is trained already" in "".join(capsys.readouterr().err.split("\n"))
+    assert main([*command, "--seed", "1", "--data-dir", str(tmp_path / "none")]) == 1
+    assert "trained already" not in capsys.readouterr().err

@@ -121,6 +121,12 @@ def test_a_key_that_came_later_counts_as_its_default() -> None:
         refuse_other_recipe(older, warm, Path("checkpoint.pt"))
 
 
+def test_what_is_told_along_the_way_may_change() -> None:
+    """How often a run counts and tests does not change its numbers."""
+    before = recipe.load("imdb-bayes-wgn", ["train.count_every=10", "train.test_every=0"])
+    refuse_other_recipe(before.steering(), recipe.load("imdb-bayes-wgn"), Path("checkpoint.pt"))
+
+
 def test_other_data_does_not_resume(folder: Path, tmp_path: Path) -> None:
     row = tiny("words", folder)
     train(row, options(tmp_path, folder))
