@@ -65,7 +65,7 @@ TRIALS = {
     "large-wgn": [f"clip={clip} warm_up={updates}" for clip, updates in ((5, 0), (10, 600))],
     "large-wn": [
         f"group={group} clip={clip} warm_up={updates}"
-        for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
+        for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600))
     ],
 }
 

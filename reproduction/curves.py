@@ -118,18 +118,23 @@ TASKS = {
     },
     "Word PTB small, pruning": {
         "W+N": "ptb-word-small-prune-wn",
-        "W+N, our lambda": "ptb-word-small-prune-wn-best",
+        "W+N, best": "ptb-word-small-prune-wn-best",
         "W+G+N": "ptb-word-small-prune-wgn",
-        "W+G+N, forget gates open": "ptb-word-small-prune-wgn-best",
+        "W+G+N, best": "ptb-word-small-prune-wgn-best",
     },
-    "Word PTB large, pruning": {"W+N": "ptb-word-large-prune-wn", "W+G+N": "ptb-word-large-prune-wgn"},
+    "Word PTB large, pruning": {
+        "W+N": "ptb-word-large-prune-wn",
+        "W+N, best": "ptb-word-large-prune-wn-best",
+        "W+G+N": "ptb-word-large-prune-wgn",
+        "W+G+N, best": "ptb-word-large-prune-wgn-best",
+    },
 }
 COLOURS = {
     "W+G+N": SERIES[0],
     "W+N": SERIES[1],
     "W": SERIES[2],
-    "W+N, our lambda": SERIES[4],
-    "W+G+N, forget gates open": SERIES[5],
+    "W+N, best": SERIES[4],
+    "W+G+N, best": SERIES[5],
     "dense": "#777777",
 }
 QUALITIES = ("valid", "test")

@@ -25,6 +25,8 @@ ROWS = [
 OTHERS = [
     "ptb-word-small-prune-wn-best",
     "ptb-word-small-prune-wgn-best",
+    "ptb-word-large-prune-wn-best",
+    "ptb-word-large-prune-wgn-best",
     "ptb-word-small-prune-wgn-gru",
     "imdb-bayes-wgn-gru",
     "agnews-bayes-wgn-matched",
