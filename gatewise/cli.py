@@ -214,7 +214,8 @@ def reproduce(
     for r in found:
         typer.echo(f"{r.name}\n  ours   {rows.line(r.ours)}\n  paper  {rows.line(r.paper)}")
         spread = f"{rows.line(r.spread)} over {r.seeds} seeds" if r.spread else ""
-        for label, text in (("+-", spread), ("log", rows.line(r.log)), ("note", r.note)):
+        worse = rows.shortfall(r.ours, r.paper)
+        for label, text in (("+-", spread), ("log", rows.line(r.log)), ("worse", worse), ("note", r.note)):
             if text not in ("", "-"):
                 typer.echo(f"  {label:6s} {text}")
 

@@ -110,6 +110,20 @@ def line(numbers: Mapping[str, Any] | None) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def shortfall(ours: Mapping[str, Any] | None, paper: Mapping[str, Any]) -> str:
+    """`test_ppl +0.7%, neurons +8.7%`: what is worse than the paper's, layers added up; empty where nothing is."""
+    found = []
+    for key in (*QUALITY, "compression", "neurons", "live_gates"):
+        if not ours or ours.get(key) is None or key not in paper:
+            continue
+        mine, theirs = (sum(x) if isinstance(x, list) else x for x in (ours[key], paper[key]))
+        more = mine / theirs - 1
+        worse = -more if key == "compression" or key.endswith("accuracy") else more
+        if worse >= 0.0005:  # what the first decimal shows
+            found.append(f"{key.replace('_', ' ')} {more:+.1%}")
+    return ", ".join(found)
+
+
 def shown(key: str, value: float | None) -> str:
     """`109.00`, `1.373` bits, `11.90x`, `18458x`, or `infinite`."""
     if value is None:
@@ -121,10 +135,14 @@ def shown(key: str, value: float | None) -> str:
 
 def markdown(rows: list[Row]) -> str:
     """The table for README and docs; rows without a run are left out."""
-    lines = ["| row | ours | over seeds, +- | paper | authors' log |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| row | ours | over seeds, +- | paper | authors' log | worse than the paper in |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for r in rows:
         if r.ours is not None:
             spread = f"{line(r.spread)} ({r.seeds})" if r.seeds > 1 else "one seed"
             ours = f"{line(r.ours)} ({r.note})" if r.note else line(r.ours)
-            lines.append(f"| `{r.name}` | {ours} | {spread} | {line(r.paper)} | {line(r.log)} |")
+            worse = shortfall(r.ours, r.paper) or "-"
+            lines.append(f"| `{r.name}` | {ours} | {spread} | {line(r.paper)} | {line(r.log)} | {worse} |")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ import pytest
 from gatewise.cli import main
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.files import RunError
-from gatewise.tasks.reproduce import Row, line, markdown, seed_folder, table
+from gatewise.tasks.reproduce import Row, line, markdown, seed_folder, shortfall, table
 
 NAME = "ptb-word-small-bayes-wgn"
 RESULT: dict[str, Any] = {
@@ -37,12 +37,27 @@ def test_a_run_stands_beside_the_paper(tmp_path: Path) -> None:
     assert rows["imdb-bayes-w"].ours is None
     assert line(rows["imdb-bayes-w"].ours) == "-"
     assert line(rows["imdb-bayes-wgn"].log) == "83.87, 18458x, 7, 8"
+    assert shortfall(rows[NAME].ours, rows[NAME].paper) == (
+        "valid ppl +9.6%, test ppl +10.3%, neurons +10.0%"  # not compression 11.5, nor the 521 gates of 546
+    )
     text = markdown(list(rows.values()))
     assert text.count("\n") == 2
     assert "| one seed |" in text
     noted = RESULT | {"data": {"note": "trained on a part of it"}}
     (tmp_path / NAME / "result.json").write_text(json.dumps(noted))
     assert "153-368 (trained on a part of it) |" in markdown(table(tmp_path))
+
+
+def test_worse_is_lower_for_accuracy_and_compression() -> None:
+    paper = {"test_accuracy": 80.0, "compression": 100.0, "neurons": [10], "live_gates": [4, 6]}
+    assert shortfall({**paper, "test_accuracy": 81.0, "compression": 101.0, "neurons": [9]}, paper) == ""
+    worse = {"test_accuracy": 79.2, "compression": 90.0, "neurons": [11], "live_gates": [6, 5]}
+    assert (
+        shortfall(worse, paper)
+        == "test accuracy -1.0%, compression -10.0%, neurons +10.0%, live gates +10.0%"
+    )
+    assert shortfall({**paper, "compression": None}, paper) == ""  # everything was removed
+    assert shortfall(None, paper) == ""
 
 
 def row_of(results: Path, by_seed: dict[int, dict[str, Any]]) -> Row:
