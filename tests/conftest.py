@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -25,4 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
     torch.manual_seed(0)
