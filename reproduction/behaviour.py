@@ -91,7 +91,10 @@ def trace(run: StoredRun) -> Trace:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Mean gradient norms of the last layer's neurons, those without a live gate left out."""
+    """Mean gradient norms of the last layer's neurons, over the lags that enough sequences reach.
+
+    Neurons without a live gate are left out.
+    """
 
     patterns: tuple[str, ...]
     near: Tensor  # (K,) lags 0 to 5
@@ -110,8 +113,8 @@ def gradients(run: StoredRun) -> Gradients:
 
 def near_and_far(layer: LayerLags) -> Gradients:
     moving = [k for k, pattern in enumerate(layer.patterns) if pattern != CONSTANT]
-    norms = layer.norms[:, moving]
-    return Gradients(tuple(layer.patterns[k] for k in moving), norms[:6].mean(0), norms[20:].nanmean(0))
+    norms = layer.norms[: layer.shared, moving]
+    return Gradients(tuple(layer.patterns[k] for k in moving), norms[:6].mean(0), norms[20:].mean(0))
 
 
 class OwnCell(OneLayer):

@@ -66,8 +66,11 @@ class LayerLags:
 
     @property
     def reach(self) -> Tensor:  # (K,)
-        """The mean lag of a neuron's gradient, sum of t * norm_t / sum of norm_t; 0 where there is no gradient."""
-        norms = self.norms.nan_to_num()
+        """The mean lag of a neuron's gradient, sum of t * norm_t / sum of norm_t; 0 where there is no gradient.
+
+        Over the shared lags: a lag weighs as much as any other, so one that few sequences reach must not count.
+        """
+        norms = self.norms[: self.shared].nan_to_num()
         lag = torch.arange(len(norms), dtype=norms.dtype)[:, None]
         return (lag * norms).sum(0) / norms.sum(0).clamp_min(torch.finfo(norms.dtype).tiny)
 

@@ -73,6 +73,14 @@ def test_the_curve_of_a_leaky_neuron_is_geometric() -> None:
     assert layer.reach[1] == layer.reach[2] == 0 < layer.reach[0]
 
 
+def test_a_lag_that_few_sequences_reach_moves_no_mean_lag() -> None:
+    """Two sequences of 40 are no tenth of them; what these two say at lag 9 would weigh as much as lag 0."""
+    few = lag_curves(leaky(), [(torch.zeros(3, 38, 1),), (torch.zeros(10, 2, 1),)], lags=9).layers["rnn.l0"]
+    all_of_them = lag_curves(leaky(), [(torch.zeros(3, 40, 1),)], lags=2).layers["rnn.l0"]
+    assert few.sequences.tolist() == [40] * 3 + [2] * 7
+    torch.testing.assert_close(few.reach, all_of_them.reach)
+
+
 def by_autograd(net: Network, x: Tensor, layer: int, lags: int) -> Tensor:  # (L + 1, H)
     """One backward call per neuron and sequence through torch's own layers."""
     for k in range(layer):
