@@ -9,9 +9,11 @@ belong inside it, so that `gatewise --help` answers at once. What it raises beco
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +29,15 @@ TRY, TRAIN, CUT, SHIP, LOOK = "Try it", "Train and evaluate", "Measure and cut",
 
 
 class Commands(TyperGroup):
-    """Ctrl-C means 130 in every subcommand, whatever the version of typer makes of it."""
+    """What holds in every subcommand: no value is empty; Ctrl-C is 130, whatever the version of typer makes of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # An empty path, of an unset shell variable say, would be the current folder.
+        for before, argument in pairwise(["", *args]):
+            if argument == "" or re.fullmatch(r"--[\w-]+=", argument):
+                name = (argument or before).rstrip("=")
+                raise typer.BadParameter(f"the value after {name} is empty; the current folder is '.'.")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

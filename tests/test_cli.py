@@ -77,6 +77,31 @@ def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--out", ""],
+        ["demo", "--out="],
+        ["train", "imdb-original", "--out", ""],
+        ["train", "imdb-original", "--data-dir", ""],
+        ["compress", "run", "-o", ""],
+        ["export", "run", "--c", ""],
+        ["figures", "run", "-o", ""],
+        ["measure", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    arguments: list[str], run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """It comes from a shell variable that is not set; files would land, or be looked for, anywhere."""
+    monkeypatch.chdir(run.parent)
+    before = sorted(run.parent.rglob("*"))
+    assert main(arguments) == 2
+    name = arguments[-1].rstrip("=") or arguments[-2]
+    assert f"the value after {name} is empty" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert sorted(run.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
     ("error", "said"),
     [
         (ValueError("the rate is [too] high."), "Error: the rate is [too] high."),
