@@ -69,7 +69,7 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
 
     Gatewise layers and the models of this package are rebuilt from the file. A model of your own class is yours to
     build: `load(path, into=MyModel())` replaces the layers that were replaced when it was saved, fills in all tensors
-    and returns it.
+    and returns it. What was frozen when it was saved is frozen again.
     """
     folder = Path(path)
     config = matching_config(folder)
@@ -102,6 +102,8 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
         replace_module(model, old, new.train(old.training))
     tie(model, config["shared"], tensors)
     model.load_state_dict(tensors)
+    for name in config.get("frozen", ()):  # early files do not say
+        model.get_parameter(name).requires_grad_(False)
     return model.train(config["training"]) if into is None else model
 
 
@@ -145,6 +147,7 @@ def config_of(model: nn.Module, entries: Mapping[str, Entry], shared: Mapping[st
         "dtype": floats[0] if floats else None,
         "modules": modules,
         "shared": dict(shared),
+        "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
         "tensors": {name: entry.to_dict() for name, entry in entries.items()},
         "provenance": {"gatewise": __version__, "torch": torch.__version__.split("+")[0]},
     }

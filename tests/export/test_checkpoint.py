@@ -111,6 +111,20 @@ def test_the_file_decides_the_dtype_of_buffers(tmp_path: Path) -> None:
         assert torch.equal(found, saved)
 
 
+@pytest.mark.parametrize("make", [sparse, lambda m: gw.compress(sparse(m))], ids=["dense", "compact"])
+def test_what_was_frozen_is_frozen_again(make: Any, tmp_path: Path) -> None:
+    """Fine-tuning goes on where it was, in layers that the file rebuilds and in those of the user's class."""
+    model = Tagger(tied=True)
+    for parameter in (model.emb.weight, model.rnn.weight_hh_l1, model.fc.bias):
+        parameter.requires_grad_(False)
+    model = make(model)
+    gw.save(model, tmp_path)
+    loaded = gw.load(tmp_path, into=Tagger(tied=True))
+    expected = {name: p.requires_grad for name, p in model.named_parameters()}
+    assert set(expected.values()) == {True, False}
+    assert {name: p.requires_grad for name, p in loaded.named_parameters()} == expected
+
+
 def test_a_file_without_a_tie_unties(tmp_path: Path) -> None:
     model = sparse(Tagger(tied=False))
     gw.save(model, tmp_path)
