@@ -111,7 +111,11 @@ class Variational:
         model.register_forward_hook(self._end, always_call=True)
 
     def penalty(self) -> Tensor:
-        """KL / n_train, times the warm-up weight if there is one."""
+        """KL / n_train, times the warm-up weight if there is one.
+
+        While the parameters are as the last forward pass saw them, it is the KL that came with their samples; what is
+        written through `.data` in between torch does not tell, so it counts from the next pass on.
+        """
         means, log_sigmas = self._parameters()
         versions = versions_of((*means, *log_sigmas))
         if (
