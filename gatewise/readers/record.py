@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.nn.utils.prune import BasePruningMethod
@@ -49,6 +50,7 @@ class Recording:
     graph: fx.Graph
     absent: frozenset[str]  # optional arguments that were left out
     stored: dict[fx.Node, str]  # what forward() stores in its modules, and where: the next call may read it
+    drawn: tuple[str, ...] = ()  # whose random numbers it drew: with others it may go another way
 
 
 class Recorded(fx.Proxy):
@@ -109,10 +111,10 @@ def recordings(model: nn.Module, inference: bool = False) -> tuple[list[Recordin
             continue  # a layer that is called with nothing would raise
         if drawn:
             failure = failure or RuntimeError("it draws random numbers, and with others may go another way")
-        if (text := f"{graph} {sorted(stored.values())}") not in seen:
+        if (text := f"{graph} {sorted(stored.values())} {drawn}") not in seen:
             seen.add(text)
             absent = frozenset(name for name, value in way.items() if value is None)
-            made.append(Recording(graph, absent, stored))
+            made.append(Recording(graph, absent, stored, tuple(drawn)))
     if failure is not None and not made:
         raise failure
     return made, failure or too_many
@@ -127,17 +129,20 @@ def is_refusal(error: Exception) -> bool:
 
 @contextmanager
 def same_random_numbers() -> Iterator[list[str]]:
-    """Puts Python's and torch's generators back, and names in the list it gives those that were used."""
-    python, numbers = random.getstate(), torch.get_rng_state()
+    """Puts the generators of Python, NumPy and torch back, and names in the list it gives those that were used."""
+    python, numpy, numbers = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     used: list[str] = []
     try:
         yield used
     finally:
         if random.getstate() != python:
             used.append("random")
+        if not all(map(np.array_equal, np.random.get_state(), numpy)):  # noqa: NPY002
+            used.append("numpy")
         if not torch.equal(torch.get_rng_state(), numbers):
             used.append("torch")
         random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
         torch.set_rng_state(numbers)
 
 

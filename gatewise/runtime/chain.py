@@ -134,6 +134,8 @@ def find_chain(model: nn.Module) -> Chain:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
         raise ChainError(f"forward() could not be traced: {error}. {WAY_OUT}") from error
+    if drawn := next((way.drawn[0] for way in made if way.drawn), None):
+        raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
     chain, *others = (Walk(model, takes_no_state(way)).through(way.graph) for way in made)
     for way, other in zip(made[1:], others):
         if other != chain:

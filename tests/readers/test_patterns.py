@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -682,7 +683,13 @@ class Skips(Ways):
         return out if self.training and random.random() < 0.3 else self.fc(out)
 
 
-@pytest.mark.parametrize("kind", [Mode, Layer, NoneAllowed, SevenOptions, Skips])
+class SkipsByNumPy(Ways):
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        return out if self.training and np.random.rand() < 0.3 else self.fc(out)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("kind", [Mode, Layer, NoneAllowed, SevenOptions, Skips, SkipsByNumPy])
 def test_a_way_that_may_read_more_leaves_nothing_proven(kind: type[Ways]) -> None:
     """Whether it was followed, could not be, or is one of too many: the neurons may be the answer."""
     graph = find_readers(kind())
@@ -702,14 +709,21 @@ def test_a_call_that_forward_refuses_is_no_way() -> None:
 
 
 def test_looking_draws_no_random_numbers() -> None:
-    model = Skips()
-    random.seed(1)
-    torch.manual_seed(1)
-    find_readers(model)
-    after = random.random(), torch.rand(1)
-    random.seed(1)
-    torch.manual_seed(1)
-    assert after == (random.random(), torch.rand(1))
+    def drawn() -> tuple[Any, ...]:
+        return random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+
+    def seed() -> None:
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+
+    models = Skips(), SkipsByNumPy()
+    seed()
+    for model in models:
+        find_readers(model)
+    after = drawn()
+    seed()
+    assert after == drawn()
 
 
 def test_many_optional_arguments() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,23 @@ def relu_by_name(m: Any, x: Any) -> Any:
 def test_a_function_that_writes_into_its_argument_is_a_link(forward: Callable[..., Any]) -> None:
     model = made(forward, act=nn.ReLU(inplace=True))
     assert kinds(model) == ["recurrent", "relu", "linear"]
+
+
+@pytest.mark.parametrize(
+    "draw", [random.random, np.random.rand, lambda: torch.rand(1)], ids=["random", "numpy", "torch"]
+)
+def test_a_forward_that_draws_random_numbers_is_refused(
+    draw: Callable[[], Any], request: pytest.FixtureRequest
+) -> None:
+    """Only the way that tracing happened to go would be run, every time."""
+
+    def forward(m: Any, x: Any) -> Any:
+        out, _ = m.rnn(x)
+        return m.fc(out.relu() if draw() < 0.5 else out)
+
+    kind = request.node.callspec.id
+    with pytest.raises(ChainError, match=rf"draws random numbers \({kind}\).*accelerate"):
+        find_chain(made(forward))
 
 
 def test_a_view_of_what_was_overwritten_is_refused() -> None:
