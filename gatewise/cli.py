@@ -272,6 +272,10 @@ def compress(
     from gatewise.tasks.encoding import ENCODING, copy_encoding
     from gatewise.tasks.files import model_folder
 
+    if out.is_dir() and model_folder(out) != out:
+        raise typer.BadParameter(
+            f"{out} is the folder of a run, whose model is {model_folder(out)}; name another."
+        )
     model, readers = model_folder(model), stated(reader)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -345,10 +349,14 @@ def export(
         raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
     if int8 and c is None:
         raise typer.BadParameter("--int8 belongs to --c FOLDER.")
+    if (lengths or states is not None) and onnx is None:
+        raise typer.BadParameter("--lengths and --states belong to --onnx FILE.")
     model = model_folder(model)
     if c is not None:
         c = c.resolve()  # "." has no name, which the encoding is called by
         check_replaceable(c)  # before anything is written
+        if onnx is not None and onnx.resolve().is_relative_to(c):
+            raise typer.BadParameter(f"--onnx {onnx} lies in the folder of --c, which holds C source alone.")
     loaded = load(model)
     if onnx is not None:
         path = to_onnx(loaded, onnx, states=states, lengths=lengths)

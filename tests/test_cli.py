@@ -196,6 +196,35 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
     assert sorted(run.parent.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["export", "run", "--c", "c", "--lengths"], 2, "--lengths and --states belong to --onnx FILE"),
+        (["export", "run", "--c", "c", "--no-states"], 2, "--lengths and --states belong to --onnx FILE"),
+        (["export", "run", "--c", "c", "--onnx", "c/m.onnx"], 2, "lies in the folder of --c"),
+        (["export", "run", "--c", "c", "--onnx", "c"], 2, "lies in the folder of --c"),
+        (["export", "run", "--onnx", "run"], 1, "run is a folder; ONNX is written into a file"),
+        (["compress", "run", "-o", "run"], 2, "run is the folder of a run, whose model is run/model"),
+    ],
+)
+def test_what_cannot_be_done_as_asked_is_refused_before_anything_is_written(
+    arguments: list[str],
+    code: int,
+    said: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Any,
+) -> None:
+    """Not left out silently, not half done, and not put where no command looks for it."""
+    if code == 1:
+        pytest.importorskip("onnx")
+    monkeypatch.chdir(run.parent)
+    before = sorted(run.parent.rglob("*"))
+    assert main(arguments) == code
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert sorted(run.parent.rglob("*")) == before
+
+
 def test_a_quality_of_zero_is_shown(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     found = {"note": "", "test_accuracy": 0.0}
     monkeypatch.setattr("gatewise.tasks.saved.evaluate_saved", lambda *args: (found, "counts"))

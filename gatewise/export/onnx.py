@@ -68,11 +68,15 @@ def to_onnx(
         raise ImportError("to_onnx() needs the package onnx: pip install gatewise[onnx]") from error
     if not OPSETS[0] <= opset <= OPSETS[1]:
         raise ValueError(f"opset={opset}: expected one from {OPSETS[0]} to {OPSETS[1]}.")
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"{target} is a folder; ONNX is written into a file, {target / 'model.onnx'} say."
+        )
     narrow = narrow_chain(model)
     writer = Writer(narrow, narrow.chain.returns_state if states is None else states, lengths)
     proto = writer.model(opset)
     onnx.checker.check_model(proto, full_check=True)
-    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
