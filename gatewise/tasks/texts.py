@@ -89,9 +89,11 @@ def read_csv(path: str | Path, text: Sequence[Column], label: Column) -> tuple[l
     header = [name.strip() for name in rows.pop(0)[1]] if named else []
     for column in wanted:
         if isinstance(column, str) and column not in header:
+            way_out = "Name one of these, or, for a file without a header, give every column by its position from 0."
+            if len(header) == 1:  # spreadsheets of many countries write semicolons
+                way_out = "That is a single column: save the file with commas between its columns."
             raise DataError(
-                f"{path}: no column {column!r}; the header names {', '.join(map(repr, header))}. Name one of these, "
-                "or, for a file without a header, give every column by its position from 0."
+                f"{path}: no column {column!r}; the header names {', '.join(map(repr, header))}. {way_out}"
             )
     places = [header.index(column) if isinstance(column, str) else column for column in wanted]
     texts, labels = [], []

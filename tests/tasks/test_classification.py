@@ -251,6 +251,9 @@ def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path) -> None:
         csv_texts(path)
     with pytest.raises(DataError, match=r"line 1 has 2 columns; columns \[0, 5\]"):
         csv_texts(path, text=0, label=5)
+    path.write_text("text;label\nx;1\ny;2\n")
+    with pytest.raises(DataError, match=r"the header names 'text;label'\. .*with commas between its columns"):
+        csv_texts(path)
     write_csv(path, [["text", "label"], ["x", "1"], ["y", " "]])
     with pytest.raises(DataError, match=r"line 3 has no class"):
         csv_texts(path)
