@@ -335,6 +335,7 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
     ] = False,
+    into: Into = None,
 ) -> None:
     """Carry a saved model away: into ONNX or C.
 
@@ -357,7 +358,7 @@ def export(
         check_replaceable(c)  # before anything is written
         if onnx is not None and onnx.resolve().is_relative_to(c):
             raise typer.BadParameter(f"--onnx {onnx} lies in the folder of --c, which holds C source alone.")
-    loaded = load(model)
+    loaded = load(model, built(into))
     if onnx is not None:
         path = to_onnx(loaded, onnx, states=states, lengths=lengths)
         typer.echo(f"{path}: {path.stat().st_size} bytes")
@@ -381,6 +382,7 @@ def bench(
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a batch.")] = 20,
     threads: Annotated[int, typer.Option(min=1, help="Threads for everybody.")] = 1,
     seconds: Annotated[float, typer.Option(min=0, help="At least this long for each situation.")] = 1.0,
+    into: Into = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine."""
@@ -388,7 +390,8 @@ def bench(
     from gatewise.export.timing import race
     from gatewise.tasks.files import model_folder
 
-    timings = race(load(model_folder(model)), steps=steps, batch=batch, threads=threads, seconds=seconds)
+    loaded = load(model_folder(model), built(into))
+    timings = race(loaded, steps=steps, batch=batch, threads=threads, seconds=seconds)
     if as_json:
         typer.echo(json.dumps([vars(timing) for timing in timings]))
         return

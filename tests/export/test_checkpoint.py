@@ -435,7 +435,7 @@ def test_a_read_only_folder_is_loaded_after_a_crash(tmp_path: Path, monkeypatch:
 def test_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gatewise measure and gatewise compress, on a bare layer and on a class of the user's."""
+    """gatewise measure, compress, export and bench, on a bare layer and on a class of the user's."""
     gw.save(sparse(gw.nn.LSTM(3, 4)), tmp_path / "layer")
     assert main(["measure", str(tmp_path / "layer")]) == 0
     assert "LSTM" in capsys.readouterr().out
@@ -454,6 +454,10 @@ def test_commands(
     assert main(["measure", str(tmp_path / "small"), *options]) == 0
     small = gw.load(tmp_path / "small", into=Tagger())
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(gw.measure(small).to_dict()))
+    for command in (["export", "--c", str(tmp_path / "c")], ["bench", "--seconds", "0", "--steps", "2"]):
+        assert main([command[0], str(tmp_path / "small"), *command[1:], *options[:2]]) == 0
+    assert "gatewise engine" in capsys.readouterr().out
+    assert (tmp_path / "c" / "model.c").is_file()
     assert main(["measure", str(tmp_path / "small"), "--into", "nowhere"]) == 2
     assert main(["measure", str(tmp_path / "small"), "--into", "my_models:Missing"]) == 2
     assert main(["measure", str(tmp_path / "small"), "--reader", "rnn"]) == 2
