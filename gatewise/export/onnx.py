@@ -222,10 +222,6 @@ class Writer:
         ids, weight = self.time_first, link.weight
         if not weight.shape[1]:
             return self.nothing()
-        words = len(weight if link.rows is None else link.rows)
-        # Gather counts negative ids from the end. As large as the vocabulary they raise, as in forward().
-        negative = self.graph.add("Less", ids, self.graph.constant(np.array(0, np.int64)))
-        ids = self.graph.add("Where", negative, self.graph.constant(np.array(words, np.int64)), ids)
         if link.rows is not None:
             weight = np.concatenate([weight, np.zeros((1, weight.shape[1]), np.float32)])
             rows = np.where(link.rows < 0, len(link.weight), link.rows)

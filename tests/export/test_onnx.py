@@ -181,20 +181,6 @@ def test_batch_and_time_are_free() -> None:
         torch.testing.assert_close(exported(x, {})["y"], case.answer(x), **CLOSE)
 
 
-@pytest.mark.parametrize("density", [1.0, 0.4])
-@pytest.mark.parametrize("word", [-1, -5, -6, 5])
-def test_an_id_outside_the_vocabulary_raises(word: int, density: float) -> None:
-    """As in forward(); Gather alone would take -1 for the last word. With all words kept, and with a map of them."""
-    case = build(5, {**PLAIN, "density": density})
-    exported, x = Exported(case.small, states=False), torch.zeros(3, 2, dtype=torch.int64)
-    torch.testing.assert_close(exported(x, {})["y"], case.answer(x), **CLOSE)
-    x[1, 0] = word
-    with pytest.raises(IndexError):
-        case.answer(x)
-    with pytest.raises(Exception, match="out of data bounds"):
-        exported(x, {})
-
-
 def test_a_dense_model_is_compressed_first() -> None:
     case = build(6, {**PLAIN, "density": 0.4, "dead": 0.3})
     torch.testing.assert_close(
