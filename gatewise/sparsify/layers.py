@@ -168,6 +168,11 @@ class VariationalLinear(Posterior, nn.Linear):
         return torch.addcmul(mean, variance.sqrt(), torch.randn(shape, dtype=mean.dtype, device=mean.device))
 
 
+def looked_up(values: Tensor, words: Tensor) -> Tensor:
+    """values[words], with a way back that adds gradients up as they come; that of an index sorts the words first."""
+    return values.index_select(0, words.flatten()).view(words.shape)
+
+
 class VariationalEmbedding(Posterior, nn.Embedding):
     """e(word) = W[word] * z_word, with z only where the vocabulary has variables; z once per sequence and word."""
 
@@ -210,14 +215,15 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         """z of every word in its place; a word that comes twice in a sequence has the same z there."""
         assert self.word_scale is not None
         if not self.training or self.noise == "batch":
-            return self.drawn("word_scale")[words]
+            return looked_up(self.drawn("word_scale"), words)
         if words.dim() > 1:
             check_has_batch(words.shape, self.batch_dim)
         by_sequence = words.movedim(self.batch_dim, 0) if words.dim() > 1 else words[None]
         eps = torch.randn(len(by_sequence), self.num_embeddings, dtype=self.weight.dtype, device=words.device)
         eps = eps.gather(1, by_sequence.flatten(1)).view(by_sequence.shape)
         eps = eps.movedim(0, self.batch_dim) if words.dim() > 1 else eps[0]
-        return torch.addcmul(self.word_scale[words], self.word_scale_log_sigma.exp()[words], eps)
+        sigma = self.word_scale_log_sigma.exp()
+        return torch.addcmul(looked_up(self.word_scale, words), looked_up(sigma, words), eps)
 
 
 class VariationalRecurrent(Posterior, Recurrent):
