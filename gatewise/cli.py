@@ -117,7 +117,7 @@ def data(
 ) -> None:
     """Find or download the corpora and count them."""
     from gatewise.tasks import DataError
-    from gatewise.tasks.setup import corpora
+    from gatewise.tasks.data.corpus import corpora
 
     missing = 0
     for line, found in corpora(tasks, data_dir):
@@ -147,9 +147,9 @@ def train(
     """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import plain
-    from gatewise.tasks.progress import result_line
-    from gatewise.tasks.trainer import Options
-    from gatewise.tasks.trainer import train as run
+    from gatewise.tasks.training.progress import result_line
+    from gatewise.tasks.training.trainer import Options
+    from gatewise.tasks.training.trainer import train as run
 
     if listed:
         for name in recipes.names():
@@ -181,7 +181,7 @@ def evaluate(
 ) -> None:
     """Compute quality and counts of a saved compact model again, from the data."""
     from gatewise.tasks.files import plain
-    from gatewise.tasks.saved import evaluate_saved
+    from gatewise.tasks.finished.saved import evaluate_saved
 
     quality, report = evaluate_saved(model, task, changes, data_dir, device, int8)
     if as_json:
@@ -204,10 +204,10 @@ def reproduce(
 ) -> None:
     """The paper's tables beside our runs: quality, compression, neurons, live gates."""
     from gatewise.tasks import recipe as recipes
-    from gatewise.tasks import reproduce as rows
     from gatewise.tasks.files import RESULT, RunError
-    from gatewise.tasks.trainer import Options
-    from gatewise.tasks.trainer import train as run
+    from gatewise.tasks.finished import reproduce as rows
+    from gatewise.tasks.training.trainer import Options
+    from gatewise.tasks.training.trainer import train as run
 
     if row is not None:
         out = rows.seed_folder(results / row, seed)
@@ -269,7 +269,7 @@ def compress(
     """Cut what is zero out of a saved model, exactly, and save what is left."""
     import warnings
 
-    from gatewise.tasks.encoding import ENCODING, copy_encoding
+    from gatewise.tasks.data.encoding import ENCODING, copy_encoding
     from gatewise.tasks.files import model_folder
 
     if out.is_dir() and model_folder(out) != out:
@@ -343,7 +343,7 @@ def export(
     """
     from gatewise.export import load, to_c, to_onnx
     from gatewise.export.csource import check_replaceable
-    from gatewise.tasks.encoding import ENCODING, copy_encoding
+    from gatewise.tasks.data.encoding import ENCODING, copy_encoding
     from gatewise.tasks.files import model_folder
 
     if onnx is None and c is None:
@@ -420,7 +420,7 @@ def figures(
 
     PNG and SVG. Further runs are laid over the first where they can be compared.
     """
-    from gatewise.tasks.explore import write_figures
+    from gatewise.tasks.finished.explore import write_figures
 
     for path in write_figures(runs, out, data_dir, lags, sequences, lambda text: typer.echo(text, err=True)):
         typer.echo(path)
@@ -440,7 +440,7 @@ def report(
 
     One file with every neuron's gates, words, readers and memory; it needs no network.
     """
-    from gatewise.tasks.explore import write_report
+    from gatewise.tasks.finished.explore import write_report
 
     if len(runs) > 2:
         raise typer.BadParameter(f"a page compares two runs at most, not {len(runs)}.")

@@ -18,9 +18,16 @@ from gatewise.analyse.lag import OneLayer, Sums
 from gatewise.layout import State
 from gatewise.nn.cells import LSTM
 from gatewise.nn.lookup import weights_of
-from gatewise.tasks.finished import FinishedRun, corpus_of, joined, lags_of, open_run, validation_sequences
+from gatewise.tasks.data.corpus import Corpus
+from gatewise.tasks.finished.opened import (
+    FinishedRun,
+    corpus_of,
+    joined,
+    lags_of,
+    open_run,
+    validation_sequences,
+)
 from gatewise.tasks.models import stack_of
-from gatewise.tasks.setup import Corpus
 
 LAGS, SEQUENCES, TEXTS = 100, 64, 16
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.reproduce import line, numbers
-from gatewise.tasks.trainer import Options, train
+from gatewise.tasks.finished.reproduce import line, numbers
+from gatewise.tasks.training.trainer import Options, train
 
 RECIPE = {
     "bayes": "ptb-word-small-bayes-wgn",

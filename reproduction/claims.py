@@ -32,8 +32,8 @@ from patterns import FULL, ONLY_OUTPUT, OutputOnly, compared, live_gates, rates
 from stored import RESULTS, StoredRun, stored_runs
 
 from gatewise.analyse.gate_map import CONSTANT
-from gatewise.tasks.reproduce import QUALITY, numbers, shown
-from gatewise.tasks.trainer import GATES, MODEL, RESULT
+from gatewise.tasks.finished.reproduce import QUALITY, numbers, shown
+from gatewise.tasks.training.trainer import GATES, MODEL, RESULT
 
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run yet"
 STEPS = (1, 5, 10, 50)

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.setup import load_data
+from gatewise.tasks.data.corpus import load_data
 
 HIDDEN, WORDS, BATCH, STEPS = 1500, 10_000, 20, 35
 

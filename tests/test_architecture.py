@@ -35,6 +35,18 @@ def test_imports_point_one_way() -> None:
     assert seen > 20
 
 
+def test_tasks_point_one_way() -> None:
+    """Recipes and networks, data, training, finished runs: each knows those before it; `__init__` offers names."""
+    rank = {"data": 1, "training": 2, "finished": 3, "demo": 4}
+    seen = 0
+    for path in (PACKAGE / "tasks").rglob("*.py"):
+        own = rank.get(path.relative_to(PACKAGE / "tasks").parts[0], 0)
+        for other in re.findall(r"^\s*from gatewise\.tasks\.(\w+)", path.read_text(), re.M):
+            seen += 1
+            assert path.name == "__init__.py" or rank.get(other, 0) <= own, f"{path} imports {other}"
+    assert seen > 20
+
+
 def test_every_stage_has_its_place() -> None:
     """A module outside the list would escape the test above."""
     found = {

@@ -10,8 +10,8 @@ import typer.main
 
 import gatewise
 from gatewise.cli import app, main
+from gatewise.tasks.data.encoding import Encoding, save_encoding
 from gatewise.tasks.demo import run as demo
-from gatewise.tasks.encoding import Encoding, save_encoding
 from gatewise.tasks.models import SeriesModel
 
 COMMANDS = typer.main.get_command(app).commands
@@ -227,7 +227,7 @@ def test_what_cannot_be_done_as_asked_is_refused_before_anything_is_written(
 
 def test_a_quality_of_zero_is_shown(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     found = {"note": "", "test_accuracy": 0.0}
-    monkeypatch.setattr("gatewise.tasks.saved.evaluate_saved", lambda *args: (found, "counts"))
+    monkeypatch.setattr("gatewise.tasks.finished.saved.evaluate_saved", lambda *args: (found, "counts"))
     assert main(["evaluate", str(run)]) == 0
     assert capsys.readouterr().out == "test_accuracy: 0.0000\n\ncounts\n"
 

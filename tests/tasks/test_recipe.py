@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from gatewise.tasks import recipe
-from gatewise.tasks.batches import Examples
-from gatewise.tasks.classification import TextData
-from gatewise.tasks.language import LanguageData, Vocabulary
+from gatewise.tasks.data.batches import Examples
+from gatewise.tasks.data.classification import TextData
+from gatewise.tasks.data.language import LanguageData, Vocabulary
 from gatewise.tasks.recipe import Recipe, RecipeError
-from gatewise.tasks.schedule import learning_rates
-from gatewise.tasks.setup import build_model, make_sparsifier
+from gatewise.tasks.training.assembly import build_model, make_sparsifier
+from gatewise.tasks.training.schedule import learning_rates
 
 FOUR = ("original", "bayes-w", "bayes-wn", "bayes-wgn")
 ROWS = [

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gatewise.tasks import recipe, trainer
-from gatewise.tasks.checkpoints import Metrics
-from gatewise.tasks.trainer import Options, train
+from gatewise.tasks import recipe
+from gatewise.tasks.training import trainer
+from gatewise.tasks.training.checkpoints import Metrics
+from gatewise.tasks.training.trainer import Options, train
 
 METHODS = {
     "none": ["sparsify.method=none"],

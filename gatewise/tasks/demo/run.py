@@ -19,12 +19,12 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.report import show
+from gatewise.tasks.data.language import LanguageData, Windows
 from gatewise.tasks.demo.model import Plan, Sparsifier, WordModel, perplexity, train
 from gatewise.tasks.demo.speed import microseconds_per_word, torch_threads
 from gatewise.tasks.demo.text import python_reference
 from gatewise.tasks.demo.view import View
 from gatewise.tasks.files import appearing, write_json
-from gatewise.tasks.language import LanguageData, Windows
 
 METHODS = ("lasso", "bayes")
 TITLES = {"lasso": "group lasso", "bayes": "variational dropout"}
@@ -216,7 +216,7 @@ def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[
     """The explorer page: every kept neuron with its gates, words, readers and memory."""
     from gatewise.analyse import lag_curves
     from gatewise.analyse.page import Fact, PageRun, page
-    from gatewise.tasks.explore import dashed
+    from gatewise.tasks.finished.explore import dashed
 
     ppl, counts, files = result["perplexity"], result["sparse"]["fixed_point"], result["files"]
     times = result["microseconds_per_word"]

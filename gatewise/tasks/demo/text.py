@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pydoc_data.topics import topics
 
-from gatewise.tasks.language import LanguageData, from_texts
+from gatewise.tasks.data.language import LanguageData, from_texts
 
 TOKEN = re.compile(r"[^\W\d]+(?:'[a-z]+)?|\d+|[^\w\s]")  # a word, a number, or one mark
 BLOCK = 20  # paragraphs that stay together

@@ -1,0 +1,10 @@
+"""From a recipe to a compact model and its numbers.
+
+assembly                              what an update needs: feeds, model, sparsifier, objective
+feeds  objectives  step  schedule     one update: batches by number, the loss, the step, its learning rate
+graph  recurrence_share               captured on a GPU; how much of it the recurrence takes
+evaluation                            quality and counts of the network as it would be used
+trainer                               train(recipe): the loop
+checkpoints  run_folder  lock         what it leaves on disk, and who may write there
+progress  board                       what it shows
+"""

@@ -1,0 +1,185 @@
+"""Everything an update needs, put together from a recipe and its data: batches, model, sparsifier, objective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.sparsify import GroupLasso, Variational
+from gatewise.tasks.data.classification import TextData
+from gatewise.tasks.data.encoding import Corpus
+from gatewise.tasks.data.language import Chunks, LanguageData, Windows
+from gatewise.tasks.data.sources import DataError
+from gatewise.tasks.initial import initialise
+from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
+from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.training.evaluation import Evaluator
+from gatewise.tasks.training.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
+from gatewise.tasks.training.graph import Replayed
+from gatewise.tasks.training.objectives import Objective
+from gatewise.tasks.training.step import TrainStep
+
+EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
+EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
+
+
+@dataclass(frozen=True)
+class Feeds:
+    train: Feed
+    valid: Feed
+    test: Feed
+    n_train: int  # training objects: texts, or target symbols of an epoch; the KL is divided by it
+
+
+@dataclass(frozen=True)
+class Assembly:
+    model: TaskModel
+    sparsifier: GroupLasso | Variational | None
+    objective: Objective
+    feeds: Feeds
+    step: TrainStep
+    update: Replayed
+    evaluators: dict[str, Evaluator]
+
+
+def assemble(
+    recipe: Recipe, corpus: Corpus, device: torch.device, graph: bool = True, rows: Tensor | None = None
+) -> Assembly:
+    """Draws starting values from torch's global generator, on the CPU, so that every device starts alike.
+
+    `rows` are pretrained rows of the embedding.
+    """
+    objective, feeds = objective_of(recipe, corpus), make_feeds(recipe, corpus, device)
+    model = build_model(recipe, corpus)
+    if rows is not None:
+        with torch.no_grad():
+            model.get_parameter("emb.weight").copy_(rows)
+    model = model.to(device).train()
+    sparsifier = make_sparsifier(recipe, model, feeds.n_train, feeds.train.n_batches)
+    step = TrainStep(
+        model,
+        sparsifier,
+        objective,
+        feeds.train,
+        optimizer=recipe.train.optimizer,
+        clip=recipe.train.clip,
+        window_sum=recipe.train.loss == "window-sum",
+        device=device,
+    )
+    evaluators = {
+        split: Evaluator(model, objective, feed, device, graph)
+        for split, feed in (("valid", feeds.valid), ("test", feeds.test))
+    }
+    return Assembly(model, sparsifier, objective, feeds, step, Replayed(step, device, graph), evaluators)
+
+
+def objective_of(recipe: Recipe, corpus: Corpus) -> Objective:
+    if isinstance(corpus, LanguageData):
+        return Objective("words" if corpus.level == "word" else "characters")
+    if isinstance(corpus, TextData) or corpus.kind == "classification":
+        return Objective("classes", recipe.train.clip_probabilities)
+    return Objective("numbers")
+
+
+def make_feeds(recipe: Recipe, corpus: Corpus, device: torch.device) -> Feeds:
+    """Batches of the three splits on the device."""
+    data, corpus = recipe.data, corpus.to(device)
+    symbols, rows = EVALUATION_SYMBOLS[device.type], EVALUATION_ROWS[device.type]
+    if not isinstance(corpus, LanguageData):
+        valid, test = (ExampleFeed(part, rows) for part in (corpus.valid, corpus.test))
+        train = ExampleFeed(corpus.train, data.batch)
+        return Feeds(train, valid, test, len(corpus.train))
+    if data.chunk is not None:
+        at_once = max(1, symbols // data.chunk)
+        with naming("train"):
+            chunks = Chunks(corpus.train, data.chunk, data.batch)
+        with naming("valid"):
+            valid_chunks = Chunks(corpus.valid, data.chunk, at_once)
+        with naming("test"):
+            test_chunks = Chunks(corpus.test, data.chunk, at_once)
+        return Feeds(ChunkFeed(chunks), ChunkFeed(valid_chunks), ChunkFeed(test_chunks), chunks.n_targets)
+    with naming("train"):
+        windows = Windows(corpus.train, data.batch, data.steps, data.remainder)
+    with naming("valid"):
+        valid_feed = evaluation_windows(corpus.valid, data.batch, data.steps, data.remainder, symbols)
+    with naming("test"):
+        test_feed = evaluation_windows(
+            corpus.test, data.test_batch or data.batch, data.steps, "keep", symbols
+        )
+    return Feeds(WindowFeed(windows), valid_feed, test_feed, windows.n_targets)
+
+
+@contextmanager
+def naming(split: str) -> Iterator[None]:
+    """Which of the three texts an error is about."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"the {split} text is too short: {error}") from error
+
+
+def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:
+    """The network of the recipe with input and output sizes of the data, starting values drawn."""
+    m = recipe.model
+    stack: dict[str, Any] = {"hidden": m.hidden, "layers": m.layers, "cell": m.cell}
+    model: TaskModel
+    if isinstance(corpus, LanguageData):
+        if m.gates != "sigmoid":
+            raise RecipeError("model.gates: the language models have sigmoid gates.")
+        if corpus.level == "word":
+            model = WordLM(len(corpus.vocabulary), m.embedding, dropout=m.dropout, **stack)
+        else:
+            model = CharLM(len(corpus.vocabulary), **stack)
+    elif isinstance(corpus, TextData):
+        outputs = 1 if len(corpus.classes) == 2 else len(corpus.classes)
+        model = TextClassifier(
+            corpus.embedding_rows,
+            outputs,
+            m.embedding,
+            dropout=m.dropout,
+            gate_activation=m.gates,
+            **stack,
+        )
+    else:
+        binary = corpus.kind == "classification" and corpus.n_outputs == 2
+        model = SeriesModel(
+            corpus.n_inputs,
+            1 if binary else corpus.n_outputs,
+            corpus.every_step,
+            dropout=m.dropout,
+            gate_activation=m.gates,
+            **stack,
+        )
+    initialise(model, m.init, m.init_range, m.forget_bias)
+    return model
+
+
+def make_sparsifier(
+    recipe: Recipe, model: nn.Module, n_train: int, updates_per_epoch: int
+) -> GroupLasso | Variational | None:
+    """The sparsifier of the recipe; it may convert the model, so the optimiser comes after it."""
+    s = recipe.sparsify
+    if s.method == "none":
+        return None
+    if s.method == "group-lasso":
+        scope = None if s.l1_on_output else ["rnn"]
+        return GroupLasso(model, s.levels, l1=s.l1, group=s.group, threshold=s.threshold, l1_layers=scope)
+    has_embedding = isinstance(getattr(model, "emb", None), nn.Embedding)
+    warm_up = (0, max(1, round(s.warm_up_epochs * updates_per_epoch))) if s.warm_up_epochs else None
+    return Variational(
+        model,
+        s.levels,
+        n_train=n_train,
+        vocabulary=["emb"] if s.word_variables and has_embedding else (),
+        noise=s.noise,
+        linear_noise=s.output_noise,
+        kl=s.kl,
+        warm_up=warm_up,
+        snr_threshold=s.snr_threshold,
+        log_sigma=s.log_sigma,
+    )

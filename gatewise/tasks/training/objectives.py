@@ -1,0 +1,95 @@
+"""What a task minimises and by what it is judged.
+
+    words       cross-entropy in nats            ppl      = exp(mean)        lower is better
+    characters  cross-entropy in nats            bpc      = mean / log 2     lower
+    classes     cross-entropy in nats            accuracy = 100 * hits / n   higher
+    numbers     squared error, mean over outputs mse                         lower
+
+Two classes may share one score s: P(class 1) = sigmoid(s). With clip_probabilities = p the probability of the target
+is held in [p, 1 - p] before the logarithm, as in the authors' classification code; outside there is no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gatewise.tasks.models import State
+from gatewise.tasks.training.feeds import Fed
+
+Kind = Literal["words", "characters", "classes", "numbers"]
+QUALITY = {"words": "ppl", "characters": "bpc", "classes": "accuracy", "numbers": "mse"}
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Weighted sums over one batch; tensors, so that nothing waits for the device."""
+
+    loss: Tensor  # float64
+    hits: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Objective:
+    kind: Kind
+    clip_probabilities: float = 0.0
+
+    @property
+    def quality(self) -> str:
+        return QUALITY[self.kind]
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.kind == "classes"
+
+    def judge(self, loss: float, hits: float, weight: float) -> float:
+        """The quality from sums over a whole split."""
+        mean = loss / weight
+        if self.kind == "words":
+            return math.exp(mean) if mean < 700 else math.inf
+        if self.kind == "characters":
+            return mean / math.log(2)
+        return 100 * hits / weight if self.kind == "classes" else mean
+
+    def run(self, model: nn.Module, batch: Fed, state: State | None) -> tuple[Tensor, State | None]:
+        """Output and last state of a task model; those without a mask are language models."""
+        if batch.mask is not None:
+            return model(batch.inputs, batch.mask), None
+        output, after = model(batch.inputs, state)
+        return output, after
+
+    def losses(self, output: Tensor, targets: Tensor) -> Tensor:
+        """One loss per target: (T, B), (B,) or (B, T)."""
+        if self.kind == "numbers":
+            return (output - targets).square().mean(-1)
+        if self.kind != "classes":
+            return F.cross_entropy(output.flatten(0, 1), targets.flatten(), reduction="none").view(
+                targets.shape
+            )
+        if output.shape[-1] == 1:
+            log_p = F.logsigmoid(output[:, 0] * (2 * targets - 1))
+        else:
+            log_p = output.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+        p = self.clip_probabilities
+        return -(log_p.clamp(math.log(p), math.log1p(-p)) if p else log_p)
+
+    def sums(self, output: Tensor, batch: Fed) -> Sums:
+        """What a split adds up, without gradients."""
+        losses, weight = self.losses(output, batch.targets), batch.weight
+        hits = torch.zeros_like(losses)
+        if self.kind == "classes":
+            answer = output[:, 0] > 0 if output.shape[-1] == 1 else output.argmax(-1)
+            hits = (answer == batch.targets).to(losses.dtype)
+        # float64: a sum over a whole split loses digits in float32.
+        return Sums(
+            *(
+                (weight * values).sum(dtype=torch.float64)
+                for values in (losses, hits, torch.ones_like(losses))
+            )
+        )

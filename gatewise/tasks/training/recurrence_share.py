@@ -1,0 +1,94 @@
+"""How much of an update the recurrence takes: time of the recurrent stack alone over time of the whole step.
+
+The stack runs forward and backward with the weights it would get in training, made beforehand, on inputs of the
+training shape; both are timed as they run in training, replayed from a graph where there is one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.nn import Recurrent
+from gatewise.nn.recurrence import Weights
+from gatewise.tasks.models import stack_of
+from gatewise.tasks.training.feeds import Feed
+from gatewise.tasks.training.graph import WARM_UP, Replayed
+
+FIELDS = ("w_ih", "w_hh", "b_ih", "b_hh", "input_scale", "gate_scale", "neuron_scale")
+
+
+class StackAlone:
+    """Forward and backward of one recurrent stack, with weights and inputs that were made beforehand."""
+
+    def __init__(self, rnn: Recurrent, feed: Feed, device: torch.device) -> None:
+        k = torch.zeros(1, dtype=torch.int64, device=device)
+        batch = feed.fetch(k)
+        shape = (*batch.inputs.shape[:2], rnn.input_size)
+        self.rnn: Any = rnn
+        self.x = torch.randn(shape, device=device, requires_grad=True)
+        self.mask = batch.mask
+        made = {place: rnn.weights(*place, feed.batch_size) for place in rnn.places()}
+        self.weights = {place: self.leaves(w) for place, w in made.items()}
+        self.inputs = [self.x]
+        self.inputs += [t for w in self.weights.values() for f in FIELDS if (t := getattr(w, f)) is not None]
+
+    @staticmethod
+    def leaves(w: Weights) -> Weights:
+        values = {
+            f: None if (t := getattr(w, f)) is None else t.detach().clone().requires_grad_() for f in FIELDS
+        }
+        return Weights(**values)  # type: ignore[arg-type]
+
+    def __call__(self) -> None:
+        options: dict[str, Tensor] = {} if self.mask is None else {"mask": self.mask}
+        self.rnn.weights = lambda layer, direction, n: self.weights[layer, direction]
+        try:
+            out, _ = self.rnn(self.x, **options)
+            torch.autograd.grad(out.sum(), self.inputs, allow_unused=True)
+        finally:
+            del self.rnn.weights  # the instance's; the class has its own
+
+
+def timed(call: Callable[[], None], device: torch.device, repeats: int) -> float:
+    """Seconds of a call, mean over `repeats`."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) / repeats
+
+
+def recurrence_share(
+    model: nn.Module, feed: Feed, step: Any, update: Replayed, device: torch.device
+) -> float | None:
+    """The fraction, or None on a CPU, where a profiler tells more. The model is left as it was found."""
+    if device.type != "cuda" or update.graph is None:
+        return None
+    was = model.training
+    model.train()
+    alone = Replayed(StackAlone(stack_of(model), feed, device), device)
+    for _ in range(WARM_UP + 1):
+        alone()
+    recurrence = timed(alone, device, 20)
+    model.train(was)
+    return recurrence / step_seconds(step, update, device)
+
+
+def step_seconds(step: Any, update: Replayed, device: torch.device, repeats: int = 20) -> float:
+    """Seconds of one replayed update. The learning rate is 0 and weights are put back, so nothing is learned."""
+    kept = [p.detach().clone() for p in step.model.parameters()]
+    step.begin([0.0] * step.feed.n_batches)
+    repeats = min(repeats, step.feed.n_batches)
+    seconds = timed(update, device, repeats)
+    with torch.no_grad():
+        for p, value in zip(step.model.parameters(), kept):
+            p.copy_(value)
+    return seconds

@@ -1,0 +1,107 @@
+"""The folder of a run: what may begin, go on or be replaced in it, and what is refused before anything is touched."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gatewise.tasks.data.corpus import describe, digest, load_data
+from gatewise.tasks.data.sources import DataError, data_folder
+from gatewise.tasks.files import (
+    CHECKPOINT,
+    GATES,
+    METRICS,
+    MODEL,
+    RECIPE,
+    RESULT,
+    TENSORBOARD,
+    VECTORS,
+    RunError,
+    read_json,
+    remove_partials,
+)
+from gatewise.tasks.recipe import DEFAULTS, OWN_DATA, Recipe, dump
+
+if TYPE_CHECKING:
+    from gatewise.tasks.training.trainer import Options
+
+REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
+
+
+def checked_result(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """result.json of a finished run, if it was made with this recipe from these data."""
+    path = options.out / RESULT
+    found: dict[str, Any] = read_json(path, dict)
+    if "recipe" not in found:
+        raise RunError(
+            f"{path}: names no recipe, so it is not the result of a run. Remove it, then --resume."
+        )
+    refuse_other_recipe(found["recipe"], recipe, path)
+    before = found.get("data", {})
+    if "digest" not in before:
+        return found
+    try:
+        # Nothing is downloaded only to look at an old result.
+        if recipe.data.task in OWN_DATA or not data_folder(options.data_dir)[1]:
+            corpus = load_data(recipe, options.data_dir)
+            refuse_other_data(before["sizes"], before["digest"], describe(corpus), digest(corpus), path)
+    except DataError as error:
+        warnings.warn(f"{path}: it was not compared with the data of today: {error}", stacklevel=2)
+    return found
+
+
+def holds_run(out: Path) -> bool:
+    return (out / CHECKPOINT).exists() or (out / METRICS).exists()
+
+
+def refuse_taken_folder(recipe: Recipe, options: Options) -> None:
+    out = options.out
+    if holds_run(out):
+        if not (options.resume or options.overwrite):
+            raise RunError(
+                f"{out}: holds a run already. Go on with it by --resume, begin it anew by --overwrite, or name "
+                "another --out."
+            )
+    elif (out / RECIPE).is_file() and (out / RECIPE).read_bytes() != dump(recipe).encode():
+        raise RunError(
+            f"{out / RECIPE}: belongs to no run, and the run would write its own over it. Name another --out, or "
+            "move the file away."
+        )
+
+
+def prepare_folder(options: Options) -> None:
+    out = options.out
+    try:
+        if options.overwrite and holds_run(out):
+            for name in (CHECKPOINT, METRICS, GATES, RESULT, VECTORS):
+                (out / name).unlink(missing_ok=True)
+            for name in (MODEL, TENSORBOARD):
+                shutil.rmtree(out / name, ignore_errors=True)
+        remove_partials(out)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
+
+
+def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
+    now, before = recipe.steering(), {**DEFAULTS, **before}  # keys may have come since
+    differs = [key for key in {**before, **now} if key not in REPORTING and before.get(key) != now.get(key)]
+    if differs:
+        listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])
+        raise RunError(
+            f"{source}: the run was made with another recipe: {listed}. Resume with the recipe it began with, or "
+            "begin anew in another --out."
+        )
+
+
+def refuse_other_data(sizes: str, content: str | None, now: str, content_now: str, source: Path) -> None:
+    """By the digest of their content, or by their sizes: older runs kept no digest."""
+    same = content == content_now if content else sizes == now
+    if same:
+        return
+    differs = f"{sizes}; here is {now}" if sizes != now else f"{sizes}, of the same sizes but another content"
+    raise RunError(
+        f"{source}: the run was made from other data: {differs}. Resume with the data it began with, or begin anew "
+        "in another --out."
+    )

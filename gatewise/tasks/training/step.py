@@ -1,0 +1,126 @@
+"""One update as device operations only, so that it can be captured and replayed as it stands.
+
+    loss = sum(w l) / sum(w) + penalty          or sum(w l) / B + penalty, summed over the window
+    clip the norm of all gradients, update, then what the sparsifier does after an update (threshold)
+
+Everything that changes from update to update is a tensor in a fixed place: the number of the batch, the learning
+rate, the carried state, the sums of the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.sparsify import GroupLasso, Variational
+from gatewise.tasks.models import State, stack_of
+from gatewise.tasks.training.feeds import Feed
+from gatewise.tasks.training.objectives import Objective
+
+
+class SGD(torch.optim.Optimizer):
+    """p = p - lr * grad, with lr a tensor beside the parameters; torch's own reads it on the host."""
+
+    def __init__(self, params: list[nn.Parameter], lr: Tensor) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.addcmul_(p.grad, group["lr"], value=-1)
+
+
+def make_optimizer(kind: str, params: list[nn.Parameter], lr: Tensor) -> torch.optim.Optimizer:
+    """Adam with torch's defaults (0.9, 0.999, 1e-8), or plain SGD."""
+    if kind == "sgd":
+        return SGD(params, lr)
+    return torch.optim.Adam(params, lr=lr, fused=True, capturable=lr.is_cuda)
+
+
+class CarriedState:
+    """The state a language model hands from window to window, in one place."""
+
+    def __init__(self, model: nn.Module, batch_size: int, device: torch.device) -> None:
+        rnn = stack_of(model)
+        shape = (rnn.num_layers, batch_size, rnn.hidden_size)
+        self.parts = [torch.zeros(shape, device=device) for _ in range(rnn.cell.n_states)]
+
+    def given(self) -> State:
+        return tuple(self.parts) if len(self.parts) > 1 else self.parts[0]
+
+    def keep(self, after: State | None) -> None:
+        assert after is not None
+        for part, new in zip(self.parts, [after] if isinstance(after, Tensor) else after):
+            part.copy_(new.detach())
+
+    def zero(self) -> None:
+        for part in self.parts:
+            part.zero_()
+
+
+class TrainStep:
+    """Call it once per update. `begin` starts an epoch, `sums` and `bad` tell about it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sparsifier: GroupLasso | Variational | None,
+        objective: Objective,
+        feed: Feed,
+        *,
+        optimizer: str,
+        clip: float | None,
+        window_sum: bool,
+        device: torch.device,
+    ) -> None:
+        self.model, self.sparsifier, self.objective, self.feed = model, sparsifier, objective, feed
+        self.clip, self.window_sum = clip, window_sum
+        self.lr = torch.zeros((), device=device)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(optimizer, self.parameters, self.lr)
+        self.k = torch.zeros(1, dtype=torch.int64, device=device)
+        self.lrs = torch.zeros(feed.n_batches, device=device)
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, weight, penalty
+        self.bad = torch.full((1,), feed.n_batches, dtype=torch.int64, device=device)  # first infinite loss
+        self.state = CarriedState(model, feed.batch_size, device) if feed.carries_state else None
+
+    def begin(self, lrs: list[float]) -> None:
+        """Start of an epoch: first batch, zero state, empty sums; `lrs` is the learning rate of every update."""
+        self.lrs.copy_(torch.tensor(lrs))
+        self.k.zero_()
+        self.sums.zero_()
+        self.bad.fill_(self.feed.n_batches)
+        if self.state is not None:
+            self.state.zero()
+
+    def __call__(self) -> None:
+        batch = self.feed.fetch(self.k)
+        output, after = self.objective.run(
+            self.model, batch, None if self.state is None else self.state.given()
+        )
+        total = (batch.weight * self.objective.losses(output, batch.targets)).sum()
+        weight = batch.weight.sum()
+        loss = total / (self.feed.batch_size if self.window_sum else weight)
+        penalty = None if self.sparsifier is None else self.sparsifier.penalty()
+        if penalty is not None:
+            loss = loss + penalty
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        with torch.no_grad():
+            self.lr.copy_(self.lrs.index_select(0, self.k)[0])
+            self.optimizer.step()
+            if self.sparsifier is not None:
+                self.sparsifier.step()
+            if self.state is not None:
+                self.state.keep(after)
+            added = (total, weight, total.new_zeros(()) if penalty is None else penalty)
+            self.sums += torch.stack([value.double() for value in added])
+            here = torch.where(loss.isfinite(), self.feed.n_batches, self.k)
+            torch.minimum(self.bad, here, out=self.bad)
+            self.k += 1

@@ -1,0 +1,411 @@
+"""train(recipe): one run from a recipe to a compact model and its numbers, in a folder of its own.
+
+    recipe.toml     what was run, with every value
+    metrics.jsonl   one line per epoch
+    checkpoint.pt   where the run stands: weights, optimiser, random numbers, position in the data
+    model/          the compact network, and encoding.json: what its inputs and outputs mean
+    gates.json      the live gates of every kept neuron, and the numbers that the others are
+    result.json     quality, counts, time, machine, command
+
+A run depends on its recipe and the data alone: the order of an epoch is drawn from (seed, epoch), noise from one
+generator whose state is part of the checkpoint. Killed at any moment and resumed, it ends with the same numbers on a
+CPU; on a GPU sums are made in another order, so the last digits may differ.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.analyse import map_gates
+from gatewise.compact import compress
+from gatewise.export import CheckpointError, load, save
+from gatewise.nn.lookup import broken_parameter
+from gatewise.readers import find_readers
+from gatewise.report import measure
+from gatewise.sparsify import Variational
+from gatewise.tasks import provenance
+from gatewise.tasks.data.batches import epoch_generator
+from gatewise.tasks.data.corpus import describe, digest, load_data, pretrained
+from gatewise.tasks.data.encoding import encoding_of, save_encoding
+from gatewise.tasks.files import (
+    CHECKPOINT,
+    GATES,
+    METRICS,
+    MODEL,
+    RECIPE,
+    RESULT,
+    TENSORBOARD,
+    VECTORS,
+    RunError,
+    write_json,
+    write_whole,
+)
+from gatewise.tasks.recipe import Recipe, dump
+from gatewise.tasks.training.assembly import assemble
+from gatewise.tasks.training.board import Board
+from gatewise.tasks.training.checkpoints import Metrics, load_checkpoint, save_checkpoint
+from gatewise.tasks.training.evaluation import Evaluator, live_counts, short_counts
+from gatewise.tasks.training.graph import use_tf32
+from gatewise.tasks.training.lock import only_writer
+from gatewise.tasks.training.progress import Progress
+from gatewise.tasks.training.recurrence_share import recurrence_share
+from gatewise.tasks.training.run_folder import (
+    checked_result,
+    prepare_folder,
+    refuse_other_data,
+    refuse_other_recipe,
+    refuse_taken_folder,
+)
+from gatewise.tasks.training.schedule import learning_rates
+
+SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; nothing here changes its numbers."""
+
+    out: Path
+    data_dir: str | Path | None = None
+    device: str | None = None  # the GPU if there is one
+    resume: bool = False
+    overwrite: bool = False
+    checkpoint_every: float = 60.0  # seconds between checkpoints; inside an epoch only if that takes longer
+    graph: bool = True  # capture steps in CUDA graphs
+    tensorboard: bool = False
+    quiet: bool = False
+
+
+@dataclass
+class Position:
+    """Where a run stands between two updates."""
+
+    epoch: int = 1  # the one in progress
+    step: int = 0  # updates of it that are done
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+    best_epoch: int = 0
+    best_value: float = 0.0
+    waited: int = 0  # evaluations since the best one
+    done: bool = False
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+
+def train(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """Run a recipe to its end and return what result.json holds."""
+    out = options.out
+    # A model that was lost or damaged comes again from the checkpoint, without an update.
+    if options.resume and (out / RESULT).is_file() and not can_be_rebuilt(out):
+        return checked_result(recipe, options)
+    with only_writer(out):
+        refuse_taken_folder(recipe, options)
+        # What is wrong with the data must not cost the run that is there: they are read first.
+        run = Run(recipe, options)
+        prepare_folder(options)
+        return run.to_the_end()
+
+
+def chosen_device(name: str | None) -> torch.device:
+    """The device by name; without one the GPU if there is one."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
+        raise RunError(f"--device {name}: it must be cpu, cuda, or one of several: cuda:1.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise RunError(f"--device {name}: torch sees no such CUDA device here; leave it out, or use cpu.")
+    return torch.device(name)
+
+
+class Run:
+    def __init__(self, recipe: Recipe, options: Options) -> None:
+        self.recipe, self.options = recipe, options
+        self.device = chosen_device(options.device)
+        if self.device.type == "cuda":
+            use_tf32()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        torch.manual_seed(recipe.train.seed)
+        self.corpus = load_data(recipe, options.data_dir)
+        self.about, self.digest = describe(self.corpus), digest(self.corpus)
+        rows, self.coverage = pretrained(recipe, self.corpus, options.data_dir)
+        made = assemble(recipe, self.corpus, self.device, options.graph, rows)
+        self.model, self.sparsifier, self.objective = made.model, made.sparsifier, made.objective
+        self.step, self.update, self.evaluators = made.step, made.update, made.evaluators
+        self.feed, self.test_feed, self.n_batches = (
+            made.feeds.train,
+            made.feeds.test,
+            made.feeds.train.n_batches,
+        )
+        self.quality = self.objective.quality
+        self.readers = find_readers(self.model)
+        self.position = Position()
+        self.metrics = Metrics(options.out / METRICS)
+        self.saved_at, self.saved_position = time.perf_counter(), "none yet"
+        self.board: Board | None = None
+
+    @property
+    def place(self) -> str:
+        """`epoch 3, update 17 of 200`"""
+        return f"epoch {self.position.epoch}, update {self.position.step} of {self.n_batches}"
+
+    # The loop.
+
+    def to_the_end(self) -> dict[str, Any]:
+        t = self.recipe.train
+        where = self.options.out / CHECKPOINT
+        resumed = self.options.resume and where.exists()
+        if resumed:
+            self.restore(load_checkpoint(where))
+        if not (resumed and (self.options.out / RECIPE).is_file()):
+            write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
+        if self.coverage:
+            write_json(self.options.out / VECTORS, self.coverage.to_dict())
+        self.metrics.rewind(self.position.epoch - 1)
+        if self.options.tensorboard:
+            self.board = Board(self.options.out / TENSORBOARD, self.position.epoch)
+        self.model.train()
+        with Progress(self.recipe.name, t.epochs, self.options.quiet) as progress:
+            self.introduce(progress, resumed)
+            while self.position.epoch <= t.epochs and not self.position.done:
+                self.one_epoch(progress)
+            result = self.finish()
+        if self.board is not None:
+            self.board.close()
+        return result
+
+    def introduce(self, progress: Progress, resumed: bool) -> None:
+        progress.say(f"{self.recipe.name}: {self.about}; on {self.device}")
+        for note in (self.corpus.note, self.coverage):
+            if note:
+                progress.say(f"note: {note}")
+        if resumed:
+            progress.say(f"resumed at {self.place}")
+
+    def one_epoch(self, progress: Progress) -> None:
+        p, n = self.position, self.n_batches
+        self.feed.reset(epoch_generator(self.recipe.train.seed, p.epoch))
+        rates = learning_rates(self.recipe.train, p.epoch, n)
+        if p.step == 0:
+            self.step.begin(rates)
+            p.epoch_seconds = 0.0
+        else:  # resumed inside the epoch: the rest of the step's tensors are in place
+            self.step.lrs.copy_(torch.tensor(rates))
+        before, start = p.epoch_seconds, time.perf_counter()
+        progress.epoch(p.epoch, n, p.step)
+        was_graph, shown = self.update.why_not, start
+        while p.step < n:
+            self.update()
+            p.step += 1
+            now = time.perf_counter()
+            p.epoch_seconds = before + now - start
+            if self.update.why_not != was_graph:
+                was_graph = self.update.why_not
+                progress.say(f"no CUDA graph, steps run one by one: {was_graph}")
+            if self.device.type == "cpu":
+                self.stop_at_nan()
+            if now - shown > 0.2:
+                shown = now
+                loss, weight, _ = self.step.sums.tolist() if self.device.type == "cpu" else (0.0, 0.0, 0.0)
+                progress.advance(p.step, loss / weight if weight else None)
+            due = self.options.checkpoint_every
+            if p.step < n and min(now - self.saved_at, now - start) > due:
+                self.save()
+        loss, weight, penalty = self.step.sums.tolist()  # waits for the device, once per epoch
+        self.stop_at_nan()
+        self.stop_at_broken_weights()
+        p.epoch_seconds = before + time.perf_counter() - start
+        p.seconds += p.epoch_seconds
+        self.end_epoch(progress, loss / weight, penalty / n, rates[-1])
+
+    def end_epoch(self, progress: Progress, loss: float, penalty: float, lr: float) -> None:
+        t, p = self.recipe.train, self.position
+        start = time.perf_counter()
+        line: dict[str, Any] = {
+            "epoch": p.epoch,
+            "updates": p.epoch * self.n_batches,
+            "lr": lr,
+            "train_loss": loss,
+            "penalty": penalty,
+        }
+        last = p.epoch == t.epochs
+        if p.epoch % t.evaluate_every == 0 or last:
+            value = self.evaluators["valid"]()
+            line[f"valid_{self.quality}"] = value
+            self.note_best(value)
+        last = last or p.done  # patience may end the run here
+        if p.epoch % t.count_every == 0 or p.epoch == 1 or last:
+            line |= short_counts(live_counts(self.model, self.readers))
+        if t.test_every and (p.epoch % t.test_every == 0 or last):
+            line[f"test_{self.quality}"] = self.evaluators["test"]()
+        spent = time.perf_counter() - start
+        p.seconds += spent
+        line |= {
+            "train_seconds": p.epoch_seconds,
+            "seconds": p.epoch_seconds + spent,
+            "peak_memory": provenance.peak_memory(self.device),
+        }
+        p.epoch, p.step, p.epoch_seconds = p.epoch + 1, 0, 0.0
+        self.metrics.append(line)
+        progress.line(line, self.quality)
+        if self.board is not None:
+            self.board.add(line)
+        if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last:
+            self.save()
+
+    def note_best(self, value: float) -> None:
+        t, p = self.recipe.train, self.position
+        better = value > p.best_value if self.objective.higher_is_better else value < p.best_value
+        if p.best_epoch and not better:
+            p.waited += 1
+            p.done = t.keep == "best" and t.patience is not None and p.waited >= t.patience
+            return
+        p.best_epoch, p.best_value, p.waited = p.epoch, value, 0
+        if t.keep == "best":
+            p.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    def stop_at_nan(self) -> None:
+        bad = int(self.step.bad)
+        if bad < self.n_batches:
+            raise RunError(
+                f"the loss was NaN or infinite in epoch {self.position.epoch}, update {bad + 1} of {self.n_batches}. "
+                + self.way_back()
+            )
+
+    def stop_at_broken_weights(self) -> None:
+        """A loss is known before its update: the last one may have broken weights, and no loss tells of it."""
+        if (name := broken_parameter(self.model)) is not None:
+            raise RunError(f"{name} is NaN or infinite after {self.place}. {self.way_back()}")
+
+    def way_back(self) -> str:
+        return (
+            f"The last good checkpoint is {self.saved_position}. A lower train.lr or train.clip usually helps; with "
+            "another recipe begin in another --out."
+        )
+
+    # Checkpoints.
+
+    def save(self) -> None:
+        """Write where the run stands; a loss or a weight that is not finite is never written."""
+        self.stop_at_nan()
+        self.stop_at_broken_weights()
+        p, path = self.position, self.options.out / CHECKPOINT
+        content: dict[str, Any] = {
+            "recipe": self.recipe.steering(),
+            "data": self.about,
+            "digest": self.digest,
+            "position": {key: value for key, value in vars(p).items() if key != "best"},
+            "best": p.best,
+            "model": self.model.state_dict(),
+            "optimizer": self.step.optimizer.state_dict(),
+            "step": {name: getattr(self.step, name) for name in ("k", "sums", "bad")},
+            "state": [] if self.step.state is None else self.step.state.parts,
+            "rng": torch.get_rng_state(),
+        }
+        if self.device.type == "cuda":
+            content["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        if isinstance(self.sparsifier, Variational):
+            content["sparsifier_steps"] = self.sparsifier.steps
+        save_checkpoint(path, content)
+        self.saved_at = time.perf_counter()
+        self.saved_position = f"{path}, at {self.place}"
+
+    def restore(self, content: dict[str, Any]) -> None:
+        path = self.options.out / CHECKPOINT
+        refuse_other_recipe(content["recipe"], self.recipe, path)
+        refuse_other_data(content["data"], content.get("digest"), self.about, self.digest, path)
+        self.position = Position(**content["position"])
+        self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
+        self.model.load_state_dict(content["model"])
+        self.step.optimizer.load_state_dict(content["optimizer"])
+        for group in self.step.optimizer.param_groups:
+            group["lr"] = self.step.lr  # the tensor that the step writes to, not the copy from the file
+        for name, value in content["step"].items():
+            getattr(self.step, name).copy_(value)
+        if self.step.state is not None:
+            for part, value in zip(self.step.state.parts, content["state"]):
+                part.copy_(value)
+        if isinstance(self.sparsifier, Variational):
+            self.sparsifier.steps.copy_(content["sparsifier_steps"])
+        torch.set_rng_state(content["rng"])
+        if self.device.type == "cuda" and "cuda_rng" in content:
+            torch.cuda.set_rng_state(content["cuda_rng"], self.device)
+        self.saved_position = f"{path}, at {self.place}"
+
+    # The end.
+
+    def finish(self) -> dict[str, Any]:
+        t, p, start = self.recipe.train, self.position, time.perf_counter()
+        epoch = p.epoch - 1
+        if t.keep == "best" and p.best:
+            self.model.load_state_dict(p.best)
+            epoch = p.best_epoch
+        self.step.optimizer.zero_grad(set_to_none=True)
+        quality = {f"{split}_{self.quality}": evaluate() for split, evaluate in self.evaluators.items()}
+        report = measure(self.model)
+        share = recurrence_share(self.model, self.feed, self.step, self.update, self.device)
+        compact = compress(copy.deepcopy(self.model).eval())
+        check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
+        quality[f"compact_test_{self.quality}"] = check()
+        self.compare(quality[f"test_{self.quality}"], quality[f"compact_test_{self.quality}"])
+        try:
+            saved = save(compact.cpu(), self.options.out / MODEL)
+        except CheckpointError as error:
+            raise RunError(f"{error} The run goes on with --resume.") from error
+        save_encoding(encoding_of(self.corpus), self.options.out / MODEL)
+        if self.sparsifier is not None:
+            write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
+        p.seconds += time.perf_counter() - start
+        result = {
+            "name": self.recipe.name,
+            "title": self.recipe.title,
+            "quality": quality,
+            "epoch": epoch,
+            "counts": report.to_dict(),
+            "expect": dict(self.recipe.expect),
+            "seed": t.seed,
+            "seconds": p.seconds,
+            "peak_memory": provenance.peak_memory(self.device),
+            "recurrence_share": share,
+            "graph": self.update.graph is not None,
+            "model_bytes": saved.stored_bytes,
+            "data": {
+                "sizes": self.about,
+                "note": self.corpus.note,
+                "vectors": str(self.coverage),
+                "digest": self.digest,
+            },
+            "hardware": provenance.hardware(self.device),
+            "versions": provenance.versions(),
+            "command": provenance.command(),
+            "commit": provenance.commit(),
+            "recipe": self.recipe.steering(),
+        }
+        write_json(self.options.out / RESULT, result)
+        return result
+
+    def compare(self, trained: float, compact: float) -> None:
+        """The compact network is the trained one, so their qualities differ by rounding, or something is wrong."""
+        if abs(trained - compact) > SAME * abs(trained):
+            warnings.warn(
+                f"{self.recipe.name}: test {self.quality} is {trained:.4g} before compress() and {compact:.4g} after "
+                "it; they should agree to rounding. The run is saved; please report this.",
+                stacklevel=2,
+            )
+
+
+def can_be_rebuilt(out: Path) -> bool:
+    """Whether the model of a finished run is gone or damaged, and its checkpoint there."""
+    if not (out / CHECKPOINT).is_file():
+        return False
+    try:
+        load(out / MODEL)
+    except CheckpointError:
+        return True
+    return False
