@@ -116,3 +116,18 @@ def test_a_trained_row_is_not_trained_again(tmp_path: Path, capsys: pytest.Captu
     assert f"{NAME}: is trained already" in "".join(capsys.readouterr().err.split("\n"))
     assert main([*command, "--seed", "1", "--data-dir", str(tmp_path / "none")]) == 1
     assert "trained already" not in capsys.readouterr().err
+
+
+def test_the_documented_table_is_that_of_the_results() -> None:
+    """docs/reproduction.md says of every row what results/ says now."""
+    root = Path(__file__).parents[3]
+    text = (root / "docs" / "reproduction.md").read_text(encoding="utf-8").replace(",", "")
+    first_table = text[text.index("| row | ours |") :].split("\n\n")[0]
+    documented = {row.split("`")[1]: row.strip("| ").split(" | ") for row in first_table.splitlines()[2:]}
+    found = {row.name: row for row in table(root / "results") if row.ours is not None}
+    assert documented.keys() == found.keys()
+    for name, row in found.items():
+        cells = documented[name]
+        assert cells[1] == line(row.ours).replace(",", ""), name
+        assert cells[3] == line(row.paper).replace(",", ""), name
+        assert cells[5] == (shortfall(row.ours, row.paper) or "-").replace(",", ""), name
