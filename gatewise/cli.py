@@ -478,7 +478,8 @@ def sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, (ValueError, OSError)) and text:
         return text
-    return f"{type(error).__name__}: {text or 'no message'}. Run again with --debug for the traceback."
+    text = text.rstrip(".") or "no message"
+    return f"{type(error).__name__}: {text}. Run again with --debug for the traceback."
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ def test_an_empty_path_is_not_the_current_folder(
         (ValueError("the rate is [too] high."), "Error: the rate is [too] high."),
         (FileNotFoundError(2, "No such file or directory", "data.txt"), "Error: data.txt: No such file"),
         (KeyError("rnn"), "Error: KeyError: 'rnn'. Run again with --debug for the traceback."),
+        (ImportError("not built."), "Error: ImportError: not built. Run again with --debug"),
     ],
 )
 def test_an_error_is_one_sentence(
