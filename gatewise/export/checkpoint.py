@@ -204,7 +204,8 @@ def own_class(config: Mapping[str, Any], folder: Path) -> nn.Module:
             return made
     raise CheckpointError(
         f"{folder}: holds a {dotted}, which only your program can build, because nothing is unpickled. Build it "
-        f"and load into it: gatewise.load({str(folder)!r}, into={name}(...))."
+        f"and load into it: gatewise.load({str(folder)!r}, into={name}(...)), or --into MODULE:NAME "
+        "where a command has it."
     )
 
 

@@ -441,7 +441,9 @@ def test_commands(
     assert "LSTM" in capsys.readouterr().out
     gw.save(sparse(Tagger(), 0.9), tmp_path / "own")
     assert main(["measure", str(tmp_path / "own")]) == 1
-    assert "only your program can build" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "only your program can build" in said
+    assert "--into MODULE:NAME" in said
     module = types.ModuleType("my_models")
     module.Tagger = Tagger  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_models", module)
