@@ -8,6 +8,7 @@ blocks; so a trained network takes less. The error is that of int8 weights relat
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def flash(made: gw.export.CSource) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     print("| model | dense | float32: flash | RAM | int8: flash | RAM | error |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for row in (row for row in ROWS if row.name in TITLES):

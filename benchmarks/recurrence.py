@@ -196,6 +196,8 @@ def main() -> None:
     parser.add_argument("--only", help="part of the name of a network")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("there is no CUDA device here, and this benchmark is about one")
     torch.set_float32_matmul_precision("high")
     bandwidth, rate = ceilings()
     line = machine_line("cuda") + ", TF32"

@@ -129,10 +129,12 @@ def main() -> None:
     for name in arguments.recipes or recipe.names():
         rows.append(measure(name, device, arguments.steps))
         r = rows[-1]
+        share = "" if r["recurrence_share"] is None else f"recurrence {r['recurrence_share']:4.0%}  "
+        graph = f"no CUDA graph: {r['why_no_graph']}" if r["why_no_graph"] else ""
         print(
             f"{name:32s} {r['ms_per_update']:9.3f} ms  {r['ratio_to_dense']:5.2f} x dense  "
             f"{r['seconds_per_epoch']:8.2f} s/epoch  {r['minutes_in_all']:7.2f} min  "
-            f"recurrence {r['recurrence_share'] or float('nan'):4.0%}  {r['why_no_graph']}",
+            f"{share}{graph}",
             file=sys.stderr,
             flush=True,
         )
