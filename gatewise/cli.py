@@ -147,7 +147,7 @@ def train(
     """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import plain
-    from gatewise.tasks.training.progress import result_line
+    from gatewise.tasks.training.progress import nothing_left, result_line
     from gatewise.tasks.training.trainer import Options
     from gatewise.tasks.training.trainer import train as run
 
@@ -165,6 +165,8 @@ def train(
         chosen, Options(where, data_dir, device, resume, overwrite, checkpoint_every, graph, tensorboard)
     )
     typer.echo(json.dumps(plain(result)) if as_json else f"{where}: {result_line(result)}")
+    if note := nothing_left(result):
+        typer.echo(f"note: {note}", err=True)
 
 
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise evaluate runs/ptb-word-small-prune-wgn/model")

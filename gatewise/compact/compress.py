@@ -195,14 +195,15 @@ def tied_layers(model: nn.Module, masks: Masks) -> dict[str, tuple[str, ...]]:
 def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Structure) -> None:
     """One warning for all that stays only because it is not understood: neurons without known readers, layers."""
     known = ReaderGraph(graph.blocks, graph.reads)
-    left = []
+    left, unknown = [], ""
     for name, why in graph.exposed.items():
         if name in masks.recurrent:
             silent = ~read_at_all(name, masks.matrix, known).cpu() | ~masks.recurrent[name].neuron
             unread = silent & structure.recurrent()[name].keep_neurons
             if unread.any():
                 left.append(f"{name} keeps {int(unread.sum())} neurons that no known weight reads ({why})")
-    advice = '. State their readers if you know them: readers={"rnn": ["fc"]}' if left else ""
+                unknown = unknown or graph.blocks[name].module
+    advice = f'. State their readers if you know them: readers={{"{unknown}": [...]}}' if unknown else ""
     for name, module in model.named_modules():
         why_not = why_not_recurrent(module)
         if why_not is not None and cell_of(module) is None:

@@ -1,4 +1,4 @@
-"""What a run shows: a bar on a terminal, a line per epoch, and one about its end."""
+"""What a run shows: a bar on a terminal, a line per epoch, and what is left at its end, or why nothing is."""
 
 from __future__ import annotations
 
@@ -84,6 +84,22 @@ def result_line(result: Mapping[str, Any]) -> str:
     counts = result["counts"]
     left = f"{show(counts['compression'])}  {by_layer(counts['neurons'], counts['gates'])}"
     return "  ".join([*quality, left, f"in {result['seconds']:.0f} s"])
+
+
+def nothing_left(result: Mapping[str, Any]) -> str:
+    """Where a layer has lost all neurons the answer is the same for every input: why, and the way out; else empty."""
+    empty = [layer for layer, n in result["counts"]["neurons"].items() if n == 0]
+    if not empty:
+        return ""
+    recipe = result["recipe"]
+    if recipe["sparsify.method"] == "group-lasso":
+        way_out = f"A lower sparsify.group (here {recipe['sparsify.group']:g}) leaves some."
+    else:
+        way_out = (
+            "The penalty outweighed the data, as it does where they are few: let it grow, for instance over a "
+            f"quarter of the epochs with --set sparsify.warm_up_epochs={max(1, recipe['train.epochs'] // 4)}."
+        )
+    return f"{', '.join(empty)}: no neuron is left, so every input has the same answer. {way_out}"
 
 
 def by_layer(neurons: Mapping[str, int], gates: Mapping[str, int]) -> str:

@@ -24,7 +24,7 @@ from gatewise.tasks.finished.saved import evaluate_saved
 from gatewise.tasks.training import trainer
 from gatewise.tasks.training.checkpoints import load_checkpoint
 from gatewise.tasks.training.evaluation import Evaluator
-from gatewise.tasks.training.progress import result_line
+from gatewise.tasks.training.progress import nothing_left, result_line
 from gatewise.tasks.training.trainer import train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
@@ -340,3 +340,21 @@ def test_a_saved_model_needs_a_task(folder: Path, tmp_path: Path) -> None:
     family, small = changes("char-ptb", folder)
     with pytest.raises(ValueError, match="does not fit the data"):
         evaluate_saved(tmp_path / "alone", f"{family}-bayes-wgn", small, folder)
+
+
+def test_a_run_that_removed_everything_says_why(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing passes so high a threshold. Of the two methods each has its way out."""
+    family, small = changes("words", folder)
+    given = [*small, "epochs=8", "sparsify.snr_threshold=1e9"]
+    command = ["train", f"{family}-bayes-wgn", "--out", str(tmp_path), "--data-dir", str(folder)]
+    assert cli.main([*command, *(part for change in given for part in ("--set", change))]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "rnn.l0, rnn.l1: no neuron is left" in said
+    assert "--set sparsify.warm_up_epochs=2" in said
+    lasso = {"sparsify.method": "group-lasso", "sparsify.group": 9.0}
+    result = {"counts": {"neurons": {"rnn.l0": 3, "rnn.l1": 0}}, "recipe": lasso}
+    assert nothing_left(result).startswith("rnn.l1: no neuron is left")
+    assert "sparsify.group (here 9)" in nothing_left(result)
+    assert nothing_left({"counts": {"neurons": {"rnn.l0": 1}}}) == ""
