@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -417,6 +418,7 @@ def figures(
     data_dir: DataDir = None,
     lags: Lags = 100,
     sequences: Sequences = 32,
+    into: Into = None,
 ) -> None:
     """Draw gates, lag curves, norms, training and sizes.
 
@@ -424,7 +426,9 @@ def figures(
     """
     from gatewise.tasks.finished.explore import write_figures
 
-    for path in write_figures(runs, out, data_dir, lags, sequences, lambda text: typer.echo(text, err=True)):
+    build = None if into is None else partial(built, into)
+    written = write_figures(runs, out, data_dir, lags, sequences, partial(typer.echo, err=True), build)
+    for path in written:
         typer.echo(path)
 
 
@@ -437,6 +441,7 @@ def report(
     data_dir: DataDir = None,
     lags: Lags = 100,
     sequences: Sequences = 32,
+    into: Into = None,
 ) -> None:
     """Write a page to explore a run, or to compare two.
 
@@ -446,7 +451,8 @@ def report(
 
     if len(runs) > 2:
         raise typer.BadParameter(f"a page compares two runs at most, not {len(runs)}.")
-    path, notes = write_report(runs, out, data_dir, lags, sequences)
+    build = None if into is None else partial(built, into)
+    path, notes = write_report(runs, out, data_dir, lags, sequences, build)
     for note in notes:
         typer.echo(f"Note: {note}", err=True)
     typer.echo(f"{path}: {path.stat().st_size:,} bytes; open it in a browser")

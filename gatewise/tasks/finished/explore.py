@@ -12,6 +12,7 @@ from gatewise.analyse.page import Fact, PageRun, page
 from gatewise.report import measure, show
 from gatewise.tasks.files import CHECKPOINT, RunError, appearing, write_whole
 from gatewise.tasks.finished.opened import (
+    Build,
     FinishedRun,
     Record,
     corpus_of,
@@ -37,12 +38,13 @@ def write_report(
     data_dir: str | Path | None = None,
     lags: int = LAGS,
     sequences: int = SEQUENCES,
+    build: Build | None = None,
 ) -> tuple[Path, list[str]]:
     """One self-contained HTML file about one run, or two side by side; and notes on what could not be shown.
 
-    `lags=0` leaves the lag curves out.
+    `lags=0` leaves the lag curves out; `build` makes models of a class of your own.
     """
-    runs = [open_run(path) for path in paths]
+    runs = [open_run(path, build) for path in paths]
     shown = [
         replace(page_run(run, data_dir, lags, sequences), title=title)
         for run, title in zip(runs, distinct(runs))
@@ -123,6 +125,7 @@ def write_figures(
     lags: int = LAGS,
     sequences: int = SEQUENCES,
     say: Say = lambda _: None,
+    build: Build | None = None,
 ) -> list[Path]:
     """PNG and SVG of the first run's gates, lag curves and group norms, and of all runs' training and sizes.
 
@@ -134,7 +137,7 @@ def write_figures(
     runs = [open_record(path) for path in dict.fromkeys(paths)]
     made = {"scheme": figures.scheme()}
     try:
-        opened = open_run(paths[0])
+        opened = open_run(paths[0], build)
     except RunError as error:
         say(f"no gates, no lag curves and no histogram: {error} Or name a run that has its model first.")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.training.checkpoints import Metrics
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
+Build = Callable[[], nn.Module]
 AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
 
 
@@ -64,13 +66,13 @@ def open_record(path: str | Path) -> Record:
     )
 
 
-def open_run(path: str | Path) -> FinishedRun:
-    """A run's folder, or a model's folder inside or outside of one."""
+def open_run(path: str | Path, build: Build | None = None) -> FinishedRun:
+    """A run's folder, or a model's folder inside or outside of one; `build` makes a model of a class of your own."""
     model = saved_model(Path(path))
     record = open_record(path)
     return FinishedRun(
         **vars(record),
-        model=load(model).eval(),
+        model=load(model, build() if build is not None else None).eval(),
         bench=read_json(record.folder / BENCH, list),
         model_bytes=sum(file.stat().st_size for file in model.glob("*.safetensors")),
         encoding=load_encoding(model),

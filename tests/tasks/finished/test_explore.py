@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -263,3 +264,28 @@ def test_runs_of_one_title_keep_names_of_their_own() -> None:
     for k, run in enumerate(runs[3:]):
         run.result["seed"] = k
     assert distinct(runs[3:]) == ["C (seed 0)", "C (seed 1)"]
+
+
+def test_a_model_of_your_own_class_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--into builds it, for the figures and for the page; without it the message names the option."""
+    (tmp_path / "my_tagger.py").write_text(
+        "from torch import nn\n"
+        "class Tagger(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.rnn, self.fc = nn.LSTM(3, 4), nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(self.rnn(x)[0])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    gw.save(gw.compress(importlib.import_module("my_tagger").Tagger().eval()), "own")
+    assert main(["report", "own"]) == 1
+    assert "--into" in capsys.readouterr().err
+    assert main(["report", "own", "--into", "my_tagger:Tagger"]) == 0
+    (run,) = embedded(tmp_path / "report.html")
+    assert [len(layer["neurons"]) for layer in run["layers"]] == [4]
+    assert main(["figures", "own", "--into", "my_tagger:Tagger"]) == 0
+    assert (tmp_path / "own" / "figures" / "gates.png").is_file()
