@@ -13,6 +13,7 @@ from gatewise.layout import Cell, State
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
 from gatewise.nn.recurrence import Weights, affine, fused_layer, fusible, scan, unscale
+from gatewise.nn.single_step import SingleStep
 
 
 class CompactLayer(nn.Module):
@@ -220,40 +221,27 @@ class CompactRecurrent(Recurrent):
 OPTIONS = "input_size hidden_size num_layers bias batch_first dropout bidirectional gate_activation".split()
 
 
-class CompactCell(nn.Module):
-    """A compact `nn.LSTMCell` or `nn.GRUCell`: one step a call, states in the original width."""
+class CompactCell(SingleStep):
+    """A compact `nn.LSTMCell` or `nn.GRUCell`, with states in the original width."""
 
     is_compact = True
+    gate_activation = "sigmoid"
 
     def __init__(self, cell: Cell, layer: CompactLayer) -> None:
         super().__init__()
         self.cell, self.layer = cell, layer
         self.input_size, self.hidden_size = layer.n_inputs, layer.width
-        self.gate_activation = "sigmoid"
 
     def deterministic(self, layer: int, direction: int) -> Weights:
         return self.layer.original(None)
 
-    def forward(self, input: Tensor, hx: Any = None) -> Tensor | State:
-        batched = input.dim() == 2
-        x = input if batched else input[None]
-        if x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"input_size is {self.input_size}, but the input's last dimension is {x.shape[-1]}."
-            )
-        given = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        state = tuple(part if batched else part[None] for part in given)
-        if not state:
-            state = tuple(x.new_zeros(len(x), self.hidden_size) for _ in range(self.cell.n_states))
+    def step(self, x: Tensor, state: State) -> State:
         layer, w = self.layer, self.layer.weights()
         before = layer.enter(state)
-        parts = [
-            affine(self.cell, x.index_select(-1, layer.inputs), w.w_ih, w.b_ih, None),
-            affine(self.cell, before[0], w.w_hh, w.b_hh, None),
-        ]
-        after = layer.leave(self.cell.step(parts[0], parts[1], before, 1.0, SQUASHES[self.gate_activation]))
-        after = after if batched else tuple(part[0] for part in after)
-        return after if self.cell.n_states > 1 else after[0]
+        input_part = affine(self.cell, x.index_select(-1, layer.inputs), w.w_ih, w.b_ih, None)
+        recurrent_part = affine(self.cell, before[0], w.w_hh, w.b_hh, None)
+        squash = SQUASHES[self.gate_activation]
+        return layer.leave(self.cell.step(input_part, recurrent_part, before, 1.0, squash))
 
 
 def spread(values: Tensor, index: Tensor, size: int, dim: int) -> Tensor:

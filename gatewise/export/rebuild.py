@@ -14,7 +14,12 @@ from gatewise.compact.recurrent import OPTIONS
 from gatewise.layout import Cell
 from gatewise.nn import GRU, LSTM, Recurrent
 from gatewise.nn.lookup import cell_of
-from gatewise.sparsify.layers import VariationalEmbedding, VariationalLinear, VariationalRecurrent
+from gatewise.sparsify.layers import (
+    VariationalCell,
+    VariationalEmbedding,
+    VariationalLinear,
+    VariationalRecurrent,
+)
 
 Fields = Mapping[str, Any]
 Tensors = Mapping[str, Tensor]  # of one layer, by their names inside it
@@ -132,6 +137,12 @@ def variational_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
     return posterior(VariationalRecurrent.convert(dense), fields, tensors)
 
 
+def variational_cell(fields: Fields, tensors: Tensors) -> nn.Module:
+    cells: dict[str, type[nn.LSTMCell | nn.GRUCell]] = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell}
+    dense = cells[fields["dense"].cell.name](**{name: fields[name] for name in CELL}, device="meta")
+    return posterior(VariationalCell.convert(dense), fields, tensors)
+
+
 def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
     """Means, log sigmas and group variables are those that were saved."""
     new.become_posterior(*(fields[name] for name in POSTERIOR))
@@ -142,7 +153,7 @@ def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 LINEAR, EMBEDDING = ("in_features", "out_features"), ("num_embeddings", "embedding_dim", "padding_idx")
-GRADIENT = ("scale_grad_by_freq", "sparse")
+GRADIENT, CELL = ("scale_grad_by_freq", "sparse"), ("input_size", "hidden_size", "bias")
 KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tensors], nn.Module]]] = {
     "compact-linear": (CompactLinear, LINEAR, compact_linear),
     "compact-embedding": (CompactEmbedding, (*EMBEDDING, *GRADIENT), compact_embedding),
@@ -163,6 +174,7 @@ KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tenso
         ("cell", *OPTIONS, *POSTERIOR),
         variational_recurrent,
     ),
+    "variational-cell": (VariationalCell, ("cell", *CELL, *POSTERIOR), variational_cell),
 }
 
 

@@ -1,4 +1,4 @@
-"""Layers whose weights and group variables are normal posteriors: Linear, Embedding, and recurrent stacks."""
+"""Layers whose weights and group variables are normal posteriors: Linear, Embedding, recurrent stacks and cells."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gatewise.layout import suffix
+from gatewise.layout import Cell, State
 from gatewise.nn import Recurrent
 from gatewise.nn.assumptions import check_neuron_scale_folds
-from gatewise.nn.lookup import cell_of, gate_activation_of
-from gatewise.nn.recurrence import Weights
+from gatewise.nn.lookup import cell_of, ending, gate_activation_of, places_of
+from gatewise.nn.recurrence import Weights, scan
+from gatewise.nn.recurrent import silence
+from gatewise.nn.single_step import SingleStep
 from gatewise.sparsify.posterior import kept
 
 LOG_SIGMA = "_log_sigma"  # the standard deviation of parameter `p` lives beside it, as `p_log_sigma`
@@ -226,8 +228,49 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         return torch.addcmul(looked_up(self.word_scale, words), looked_up(sigma, words), eps)
 
 
-class VariationalRecurrent(Posterior, Recurrent):
-    """A recurrent stack with W, z_x, z of the gates and z_h as posteriors; biases deterministic."""
+class RecurrentPosterior(Posterior):
+    """Mixin: W, z_x, z of the gates and z_h of a recurrent layer or cell are posteriors; biases are deterministic."""
+
+    cell: Cell
+    input_size: int
+    hidden_size: int
+
+    def add_group_variables(self, levels: str, embedded: bool, start: float) -> None:
+        if levels != "W":
+            check_neuron_scale_folds(self.cell)  # now, not after the training
+        ends = [ending(self, *place) for place in places_of(self)]
+        example = getattr(self, "weight_hh" + ends[0])
+        if levels != "W" and embedded:
+            self.add_scale("input_scale", example, (self.input_size,), start)
+        for end in ends:
+            if levels == "W+G+N":
+                self.add_scale("gate_scale" + end, example, (self.cell.n_gates, self.hidden_size), start)
+            if levels != "W":
+                self.add_scale("neuron_scale" + end, example, (self.hidden_size,), start)
+
+    def weights(self, layer: int, direction: int, n_sequences: int) -> Weights:
+        end = ending(self, layer, direction)
+        return Weights(
+            self.drawn("weight_ih" + end),
+            self.drawn("weight_hh" + end),
+            getattr(self, "bias_ih" + end, None),
+            getattr(self, "bias_hh" + end, None),
+            self.scale("input_scale", n_sequences) if layer == 0 else None,
+            self.scale("gate_scale" + end, n_sequences),
+            self.scale("neuron_scale" + end, n_sequences),
+        )
+
+    def deterministic(self, layer: int, direction: int) -> Weights:
+        was = self.training
+        self.training = False  # this layer alone, and only for the look-up
+        try:
+            return self.weights(layer, direction, 1)
+        finally:
+            self.training = was
+
+
+class VariationalRecurrent(RecurrentPosterior, Recurrent):
+    """A recurrent stack."""
 
     @classmethod
     def convert(cls, dense: nn.Module) -> VariationalRecurrent:
@@ -243,42 +286,8 @@ class VariationalRecurrent(Posterior, Recurrent):
             new.register_parameter(name, getattr(dense, name))
         return new
 
-    def add_group_variables(self, levels: str, embedded: bool, start: float) -> None:
-        if levels != "W":
-            check_neuron_scale_folds(self.cell)  # now, not after the training
-        example = getattr(self, "weight_hh" + suffix(0, 0))
-        if levels != "W" and embedded:
-            self.add_scale("input_scale", example, (self.input_size,), start)
-        for place in self.places():
-            if levels == "W+G+N":
-                self.add_scale(
-                    "gate_scale" + suffix(*place), example, (self.cell.n_gates, self.hidden_size), start
-                )
-            if levels != "W":
-                self.add_scale("neuron_scale" + suffix(*place), example, (self.hidden_size,), start)
-
     def flatten_parameters(self) -> None:
         """Nothing to do: what runs is drawn anew for every batch."""
-
-    def weights(self, layer: int, direction: int, n_sequences: int) -> Weights:
-        plain, end = super().weights(layer, direction, n_sequences), suffix(layer, direction)
-        return Weights(
-            self.drawn("weight_ih" + end),
-            self.drawn("weight_hh" + end),
-            plain.b_ih,
-            plain.b_hh,
-            self.scale("input_scale", n_sequences) if layer == 0 else None,
-            self.scale("gate_scale" + end, n_sequences),
-            self.scale("neuron_scale" + end, n_sequences),
-        )
-
-    def deterministic(self, layer: int, direction: int) -> Weights:
-        was = self.training
-        self.training = False  # this layer alone, and only for the look-up
-        try:
-            return self.weights(layer, direction, 1)
-        finally:
-            self.training = was
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not self.in_same_pass():
@@ -290,3 +299,32 @@ class VariationalRecurrent(Posterior, Recurrent):
             "A variational layer has no dense twin of its own: z_h belongs to its readers. "
             "gatewise.compress(model) cuts and folds the whole model."
         )
+
+
+class VariationalCell(RecurrentPosterior, SingleStep):
+    """A recurrent cell. All steps of one forward() of the model have the same weights, and a sequence the same z."""
+
+    bias: bool
+
+    @classmethod
+    def convert(cls, dense: nn.RNNCellBase) -> VariationalCell:
+        cell, new = cell_of(dense), cls()
+        assert cell is not None
+        new.cell, new.input_size, new.hidden_size, new.bias = (
+            cell,
+            dense.input_size,
+            dense.hidden_size,
+            dense.bias,
+        )
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            new.register_parameter(name, getattr(dense, name))
+        return new
+
+    def extra_repr(self) -> str:
+        return f"{self.cell.name}, {self.input_size}, {self.hidden_size}" + (
+            "" if self.bias else ", bias=False"
+        )
+
+    def step(self, x: Tensor, state: State) -> State:
+        weights = self.weights(0, 0, len(x))
+        return scan(self.cell, x[None], silence(state, weights), weights)[1]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.nn.lookup import cell_of, check_finite, is_single_step, replace_module
+from gatewise.nn.lookup import cell_of, check_finite, ending, is_single_step, replace_module
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
@@ -18,6 +18,8 @@ from gatewise.sparsify.dispatch import sample_and_kl
 from gatewise.sparsify.layers import (
     LOG_SIGMA,
     Posterior,
+    RecurrentPosterior,
+    VariationalCell,
     VariationalEmbedding,
     VariationalLinear,
     VariationalRecurrent,
@@ -32,9 +34,9 @@ LINEAR_NOISES = ("weights", "local", "sequence")
 class Variational:
     """penalty = KL(q(w, z) || log-uniform) / n_train, with q a normal for every weight and group variable.
 
-    Converts LSTM, GRU, Linear and Embedding layers of the model in place: their parameters become means, log sigmas
-    are added beside them, and at the levels W+N and W+G+N the group variables z_x (components of an embedding that
-    feeds the layer), z_h (neurons) and z of every gate. Add the optimizer afterwards.
+    Converts LSTM, GRU, LSTMCell, GRUCell, Linear and Embedding layers of the model in place: their parameters become
+    means, log sigmas are added beside them, and at the levels W+N and W+G+N the group variables z_x (components of an
+    embedding that feeds the layer), z_h (neurons) and z of every gate. Add the optimizer afterwards.
 
     While the model trains, each of its forward passes is a mini-batch: weights are drawn once for it, group variables
     once per sequence (`noise="sequence"`, as the authors do) or once per batch (`noise="batch"`, folded into the
@@ -102,7 +104,7 @@ class Variational:
             own = dict(new.named_parameters(recurse=False, remove_duplicate=False))
             for weight in [n for n, p in own.items() if p.dim() == 2]:
                 new.add_log_sigma(weight, log_sigma, shared)
-            if isinstance(new, VariationalRecurrent):
+            if isinstance(new, RecurrentPosterior):
                 new.add_group_variables(levels, fed_by_embedding(name, graph, model), log_sigma)
             if isinstance(new, VariationalEmbedding) and name in vocabulary:
                 new.add_scale("word_scale", new.weight, (new.weight.shape[0],), log_sigma)
@@ -260,10 +262,6 @@ def check_convertible(chosen: Mapping[str, nn.Module], graph: ReaderGraph, vocab
             raise ValueError(
                 "The model itself is a single layer and cannot be replaced in place; put it in a module."
             )
-        if is_single_step(module):
-            raise ValueError(
-                f"{name}: {type(module).__name__} cannot be converted; use the layer, nn.LSTM or nn.GRU."
-            )
         if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse):
             raise ValueError(
                 f"{name}: an embedding with max_norm or sparse gradients cannot be converted: the KL pulls on "
@@ -293,7 +291,8 @@ def found_batch_dim(
     chosen: Mapping[str, nn.Module], noise: str, noises: Mapping[str, str], vocabulary: Sequence[str]
 ) -> int:
     """Where the recurrent layers have the batch; asked for only where something is drawn once per sequence."""
-    firsts = {bool(module.batch_first) for module in chosen.values() if cell_of(module) is not None}
+    layers = [module for module in chosen.values() if cell_of(module) is not None]
+    firsts = {bool(module.batch_first) for module in layers if not is_single_step(module)}
     if len(firsts) == 1:
         return 0 if firsts.pop() else 1
     if "sequence" in noises.values() or (noise == "sequence" and vocabulary):
@@ -308,17 +307,19 @@ def found_batch_dim(
 
 def converted(
     name: str, dense: nn.Module, noises: Mapping[str, str], batch_dim: int
-) -> VariationalLinear | VariationalEmbedding | VariationalRecurrent:
+) -> VariationalLinear | VariationalEmbedding | VariationalRecurrent | VariationalCell:
     """The variational layer of the same shape, with the parameters of the dense one as its means."""
     if isinstance(dense, nn.Linear):
         return VariationalLinear.convert(dense, noises[name], batch_dim)
     if isinstance(dense, nn.Embedding):
         return VariationalEmbedding.convert(dense, batch_dim)
+    if isinstance(dense, nn.RNNCellBase):
+        return VariationalCell.convert(dense)
     return VariationalRecurrent.convert(dense)
 
 
 def fed_by_embedding(name: str, graph: ReaderGraph, model: nn.Module) -> bool:
-    reads = graph.reads_by(joined(name, "weight_ih_l0"))
+    reads = graph.reads_by(joined(name, "weight_ih" + ending(model.get_submodule(name), 0, 0)))
     return any(
         isinstance(model.get_submodule(graph.blocks[read.block].module), nn.Embedding) for read in reads
     )

@@ -658,7 +658,6 @@ def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
     ("model", "message"),
     [
         (lambda: nn.LSTM(3, 4), "single layer"),
-        (lambda: Net(lambda m, x: m.cell(x), cell=nn.GRUCell(3, 4)), "cell: GRUCell cannot be converted"),
         (
             lambda: Net(lambda m, x: m.rnn(m.emb(x))[0], emb=nn.Embedding(5, 3, max_norm=1.0), rnn=nn.GRU(3, 4)),
             "emb: an embedding with max_norm",
