@@ -143,6 +143,8 @@ PLAIN: dict[str, Any] = {
     "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 1.0, "dead": 0.0,
     "steps": 4, "batch": 2,
 }  # fmt: skip
+WORDS = PLAIN | {"density": 0.7, "dead": 0.2}
+VECTORS = WORDS | {"words": 0}
 
 
 def build(seed: int, options: dict[str, Any]) -> Case:

@@ -28,6 +28,11 @@ class Net(nn.Module):
         return self.rule(self, x) if self.rule.__code__.co_argcount == 2 else self.rule(self, x, state)
 
 
+def lstm_net(forward: Callable[..., Any], **layers: nn.Module) -> Net:
+    """An LSTM and the Linear that reads it, the batch first, with a forward() of one's own."""
+    return Net(forward, rnn=nn.LSTM(3, 4, batch_first=True), fc=nn.Linear(4, 2), **layers)
+
+
 class LanguageModel(nn.Module):
     """Embedding, recurrent stack, softmax matrix; the state goes in and comes back."""
 
@@ -101,6 +106,11 @@ def answer(output: Any) -> Tensor:
     first = output[0] if isinstance(output, tuple) else output
     assert isinstance(first, Tensor)
     return first
+
+
+def no_grad(model: Any, *args: Any) -> Any:
+    with torch.no_grad():
+        return model(*args)
 
 
 def randomly_sparse(model: nn.Module, density: float, *, biases: bool = False) -> nn.Module:

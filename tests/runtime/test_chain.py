@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import Net
+from networks import Net, lstm_net
 from torch import nn
 
 import gatewise as gw
@@ -19,12 +19,43 @@ from gatewise.runtime.chain import ChainError, find_chain
 E, H = 3, 4
 
 
-def made(forward: Callable[..., Any], **layers: nn.Module) -> nn.Module:
-    return Net(forward, rnn=nn.LSTM(E, H, batch_first=True), fc=nn.Linear(H, 2), **layers)
-
-
 def kinds(model: nn.Module) -> list[str]:
     return [step.name if step.kind == "pointwise" else step.kind for step in find_chain(model).steps]
+
+
+NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
+    "residual": (lambda m, x: m.rnn(x)[0] + x, "add"),
+    "pool": (lambda m, x: m.rnn(x)[0].mean(1), "mean"),
+    "norm": (lambda m, x: m.norm(m.rnn(x)[0]), "LayerNorm is not a link"),
+    "both": (lambda m, x: (m.rnn(x)[0], m.fc(x)), "must return one answer"),
+    "own state": (lambda m, x: m.rnn(x, (x[:, 0], x[:, 0]))[0], "is not the last time step"),
+    "cell state": (lambda m, x: m.rnn(x)[1][1][-1], "only the last layer's h"),
+    "first step": (lambda m, x: m.rnn(x)[0][:, 0], "is not the last time step"),
+    "part of the last step": (lambda m, x: m.rnn(x)[0][:, -1, :2], "is not the last time step"),
+    "softmax over time": (lambda m, x: torch.softmax(m.rnn(x)[0], 1), "softmax"),
+    "softmax of a squeezed answer": (
+        lambda m, x: torch.softmax(m.one(m.rnn(x)[0]).squeeze(-1), -1),
+        "softmax",
+    ),
+    "squeeze of more than one": (lambda m, x: m.fc(m.rnn(x)[0]).squeeze(-1), "squeeze"),
+    "one-hot of any width": (lambda m, x: m.rnn(F.one_hot(x).float())[0], "one_hot"),
+    "one-hot of an answer": (
+        lambda m, x: m.rnn(F.one_hot(m.rnn(x)[0], 3).float())[0],
+        "does not",
+    ),
+    "two steps a row": (lambda m, x: m.rnn(x)[0].reshape(-1, 8), "reshape"),
+    "channels first": (lambda m, x: m.rnn(x)[0].transpose(1, 2), "the axes BCT"),
+    "branch": (lambda m, x: m.rnn(x)[0] if x.sum() > 0 else x, "could not be traced"),
+    "no layer": (lambda m, x: torch.relu(x), "must return one answer"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CHAINS)
+def test_what_is_not_a_chain(name: str) -> None:
+    """It raises, says where the path ends, and points to accelerate()."""
+    rule, why = NOT_CHAINS[name]
+    with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
+        find_chain(lstm_net(rule, one=nn.Linear(H, 1), norm=nn.LayerNorm(H)).eval())
 
 
 def relu_in_place(m: Any, x: Any) -> Any:
@@ -51,7 +82,7 @@ def relu_by_name(m: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("forward", [relu_in_place, relu_by_argument, relu_by_module, relu_by_name])
 def test_a_function_that_writes_into_its_argument_is_a_link(forward: Callable[..., Any]) -> None:
-    model = made(forward, act=nn.ReLU(inplace=True))
+    model = lstm_net(forward, act=nn.ReLU(inplace=True))
     assert kinds(model) == ["recurrent", "relu", "linear"]
 
 
@@ -69,7 +100,7 @@ def test_a_forward_that_draws_random_numbers_is_refused(
 
     kind = request.node.callspec.id
     with pytest.raises(ChainError, match=rf"draws random numbers \({kind}\).*accelerate"):
-        find_chain(made(forward))
+        find_chain(lstm_net(forward))
 
 
 def test_a_view_of_what_was_overwritten_is_refused() -> None:
@@ -80,7 +111,7 @@ def test_a_view_of_what_was_overwritten_is_refused() -> None:
         return m.fc(last)
 
     with pytest.raises(ChainError, match=r"relu_: it overwrites a tensor"):
-        find_chain(made(forward))
+        find_chain(lstm_net(forward))
 
 
 class ZeroState(nn.Module):
@@ -114,7 +145,7 @@ def test_zeros_that_were_written_to_are_no_zeros(write: Any) -> None:
         return m.fc(m.rnn(x, first)[0])
 
     with pytest.raises(ChainError, match=r"rnn: its initial state is computed by forward"):
-        find_chain(made(forward))
+        find_chain(lstm_net(forward))
 
 
 def test_another_function_without_a_state_is_refused() -> None:
@@ -127,13 +158,13 @@ def test_the_branch_of_training_is_not_taken() -> None:
         out, _ = m.rnn(x)
         return m.fc(out.tanh() if m.training else out)
 
-    model = made(forward).train()
+    model = lstm_net(forward).train()
     assert kinds(model) == ["recurrent", "linear"]
     assert model.training
 
 
 def test_a_hook_is_refused() -> None:
-    model = made(lambda m, x: m.fc(m.rnn(x)[0]))
+    model = lstm_net(lambda m, x: m.fc(m.rnn(x)[0]))
     model.fc.register_forward_hook(lambda module, given, out: 2 * out)
     with pytest.raises(ChainError, match=r"fc: a hook may change"):
         find_chain(model)
@@ -166,7 +197,7 @@ def test_packing_points_to_lengths() -> None:
 )
 def test_a_cast_that_changes_numbers_is_refused(forward: Callable[..., Any]) -> None:
     with pytest.raises(ChainError, match=r"a cast to .* changes what it is given"):
-        find_chain(made(forward, emb=nn.Embedding(9, E)))
+        find_chain(lstm_net(forward, emb=nn.Embedding(9, E)))
 
 
 def test_casts_that_change_nothing_are_no_links() -> None:
@@ -174,27 +205,27 @@ def test_casts_that_change_nothing_are_no_links() -> None:
         out = m.rnn(m.emb(x.to(x.device).to(torch.int32).to(torch.int64)))[0].to(torch.float32)
         return m.fc(out.to(out.dtype).to("cpu"))
 
-    assert kinds(made(forward, emb=nn.Embedding(9, E))) == ["embedding", "recurrent", "linear"]
+    assert kinds(lstm_net(forward, emb=nn.Embedding(9, E))) == ["embedding", "recurrent", "linear"]
 
 
 def test_dropout_that_evaluation_keeps_is_refused() -> None:
     """F.dropout is active unless it is told of the mode."""
     with pytest.raises(ChainError, match=r"active in evaluation, too, without training=self\.training"):
-        find_chain(made(lambda m, x: m.fc(F.dropout(m.rnn(x)[0], 0.5))))
-    model = made(lambda m, x: m.fc(F.dropout(m.rnn(x)[0], 0.5, m.training)))
+        find_chain(lstm_net(lambda m, x: m.fc(F.dropout(m.rnn(x)[0], 0.5))))
+    model = lstm_net(lambda m, x: m.fc(F.dropout(m.rnn(x)[0], 0.5, m.training)))
     assert kinds(model) == ["recurrent", "linear"]
 
 
 @pytest.mark.parametrize("scores", [nn.Softmax(dim=-1), nn.LogSoftmax(dim=2)])
 def test_scores_by_module(scores: nn.Module) -> None:
-    model = made(lambda m, x: m.scores(m.fc(m.rnn(x)[0])), scores=scores)
+    model = lstm_net(lambda m, x: m.scores(m.fc(m.rnn(x)[0])), scores=scores)
     assert kinds(model) == ["recurrent", "linear", type(scores).__name__.lower().replace("logs", "log_s")]
     x = torch.randn(2, 5, E)
     torch.testing.assert_close(gw.Engine(model.eval())(x)[0], model(x))
 
 
 def test_the_last_state_of_one_layer_is_its_first() -> None:
-    assert kinds(made(lambda m, x: m.fc(m.rnn(x)[1][0][0]))) == ["recurrent", "last_state", "linear"]
+    assert kinds(lstm_net(lambda m, x: m.fc(m.rnn(x)[1][0][0]))) == ["recurrent", "last_state", "linear"]
     two = Net(lambda m, x: m.fc(m.rnn(x)[1][0][0]), rnn=nn.LSTM(E, H, 2), fc=nn.Linear(H, 2))
     with pytest.raises(ChainError, match=r"only the last layer's h"):
         find_chain(two)
@@ -232,7 +263,7 @@ def test_last_states_that_do_not_stand_side_by_side_are_refused(join: Callable[.
 def test_layers_that_a_chain_cannot_hold_are_refused(forward: Callable[..., Any], why: str) -> None:
     layers = {"two": nn.GRU(H, H), "cell": nn.GRUCell(H, H), "gated": gw.nn.LSTM(E, H, batch_first=True)}
     with pytest.raises(ChainError, match=why):
-        find_chain(made(forward, **layers, emb=nn.Embedding(9, E)))
+        find_chain(lstm_net(forward, **layers, emb=nn.Embedding(9, E)))
 
 
 def test_a_part_of_one_directions_state_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_kernels import ISAS, TOLERANCE, as_float, make_case, reference
+from kernel_cases import ISAS, TOLERANCE, as_float, make_case, reference
 
 from gatewise.runtime import bindings
 from gatewise.runtime.packing import Form, pack_matrix, quantize

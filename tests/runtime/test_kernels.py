@@ -2,170 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from kernel_cases import ISAS, TOLERANCE, as_float, cases, make_case, random_states, reference
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import PackedLayer, pack_layer, pack_matrix
-
-try:
-    ISAS = tuple(bindings.kernels())
-except bindings.NativeLibraryError:
-    pytest.skip("the C kernels are not built", allow_module_level=True)
-
-Doubles = NDArray[np.float64]
-TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A compact layer in the form that compression hands over, and the same numbers as the reference reads them."""
-
-    cell: str
-    squash: str
-    n_x: int
-    w_ih: Doubles  # (R, n_in)
-    w_hh: Doubles  # (R, n_rec)
-    slot: NDArray[np.int64]  # (R)
-    bias: Doubles  # (G, K)
-    bias_hn: Doubles  # (K)
-    inputs: NDArray[np.int64] | None
-    reads: NDArray[np.int64] | None
-    scale: Doubles | None
-
-    @property
-    def n_units(self) -> int:
-        return self.bias.shape[1]
-
-    def pack(self, **options: Any) -> PackedLayer:
-        return pack_layer(
-            self.cell,
-            self.w_ih,
-            self.w_hh,
-            self.slot,
-            self.bias,
-            self.bias_hn,
-            squash=self.squash,
-            inputs=self.inputs,
-            reads=self.reads,
-            scale=self.scale,
-            **options,
-        )
-
-
-def make_case(
-    seed: int,
-    cell: str = "LSTM",
-    squash: str = "sigmoid",
-    n_x: int = 7,
-    n_units: int = 5,
-    live: float = 0.6,
-    density: float = 1.0,
-    subset: bool = True,
-    scaled: bool = True,
-) -> Case:
-    rng = np.random.default_rng(seed)
-    n_gates = 4 if cell == "LSTM" else 3
-    slot = rng.permutation(np.flatnonzero(rng.random(n_gates * n_units) < live))
-    if n_units and seed % 3 == 0:  # output-only neurons: their c moves, but not with the data
-        slot = slot[slot >= (n_gates - 1) * n_units]
-    inputs = rng.permutation(n_x)[: rng.integers(0, n_x + 1)] if subset else None
-    reads = rng.permutation(n_units)[: rng.integers(0, n_units + 1)] if subset else None
-    n_in, n_rec = n_x if inputs is None else len(inputs), n_units if reads is None else len(reads)
-
-    def matrix(rows: int, cols: int) -> Doubles:
-        w = rng.normal(size=(rows, cols)) / np.sqrt(max(cols, 1))
-        return np.where(rng.random(w.shape) < density, w, 0).astype(np.float32).astype(np.float64)
-
-    return Case(
-        cell,
-        squash,
-        n_x,
-        matrix(len(slot), n_in),
-        matrix(len(slot), n_rec),
-        slot,
-        rng.normal(size=(n_gates, n_units)),
-        rng.normal(size=n_units),
-        inputs,
-        reads,
-        rng.normal(size=n_units) if scaled else None,
-    )
-
-
-def squash_reference(name: str, x: Doubles) -> Doubles:
-    return 1 / (1 + np.exp(-x)) if name == "sigmoid" else np.clip(0.2 * x + 0.5, 0, 1)
-
-
-def reference_step(case: Case, x: Doubles, s: Doubles, c: Doubles) -> tuple[Doubles, Doubles]:
-    """One step for one sequence, as the equations say it: a row that is not live is zero."""
-    act = partial(squash_reference, case.squash)
-    input_part, recurrent_part = np.zeros(case.bias.size), np.zeros(case.bias.size)
-    input_part[case.slot] = case.w_ih @ (x if case.inputs is None else x[case.inputs])
-    recurrent_part[case.slot] = case.w_hh @ (s if case.reads is None else s[case.reads])
-    input_part = input_part.reshape(case.bias.shape) + case.bias
-    recurrent_part = recurrent_part.reshape(case.bias.shape)
-    if case.cell == "LSTM":
-        i, f, g, o = input_part + recurrent_part
-        c = act(f) * c + act(i) * np.tanh(g)
-        return act(o) * np.tanh(c), c
-    r, u = act(input_part[0] + recurrent_part[0]), act(input_part[1] + recurrent_part[1])
-    n = np.tanh(input_part[2] + r * (recurrent_part[2] + case.bias_hn))
-    return u * s + (1 - u) * n, c
-
-
-def reference(
-    case: Case,
-    x: Doubles,  # (T, B, I)
-    s: Doubles,  # (B, K)
-    c: Doubles,  # (B, K)
-    lengths: NDArray[np.int32] | None = None,
-    reverse: bool = False,
-) -> tuple[Doubles, Doubles, Doubles]:  # h: (T, B, K), s, c
-    n_steps, n_batch = x.shape[:2]
-    y, s, c = np.zeros((n_steps, n_batch, case.n_units)), s.copy(), c.copy()
-    for b in range(n_batch):
-        length = n_steps if lengths is None else lengths[b]
-        for t in reversed(range(length)) if reverse else range(length):
-            s[b], c[b] = reference_step(case, x[t, b], s[b], c[b])
-            y[t, b] = s[b] * (1 if case.scale is None else case.scale)
-    return y, s, c
-
-
-def as_float(x: Doubles) -> NDArray[np.float32]:
-    return np.ascontiguousarray(x, np.float32)
-
-
-def random_states(rng: np.random.Generator, net: bindings.Network, batch: int) -> NDArray[np.float32]:
-    """A state with NaN wherever nothing may be read: in the padding."""
-    state = np.full(batch * net.state_size, np.nan, np.float32)
-    for parts in net.states(state, batch):
-        for part in parts:
-            part[...] = rng.normal(size=part.shape)
-    return state
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    return make_case(
-        draw(st.integers(0, 10_000)),
-        draw(st.sampled_from(["LSTM", "GRU"])),
-        draw(st.sampled_from(["sigmoid", "hard_sigmoid"])),
-        n_x=draw(st.sampled_from([0, 1, 3, 20])),
-        n_units=draw(st.sampled_from([0, 1, 2, 4, 8, 15, 16, 17, 33, 70])),
-        live=draw(st.sampled_from([0.0, 0.1, 0.6, 1.0])),
-        density=draw(st.sampled_from([0.0, 0.05, 0.5, 1.0])),
-        subset=draw(st.booleans()),
-        scaled=draw(st.booleans()),
-    )
+from gatewise.runtime.packing import pack_matrix
 
 
 @settings(max_examples=150, deadline=None)
@@ -272,70 +116,6 @@ def test_head_multiplies(shape, density, isa):
             np.testing.assert_allclose(y, h @ w.T + bias, **TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("shape", "density", "expands", "form"),
-    [
-        ((100, 100), 0.3, True, "dense"),  # in cache: nothing beats streaming it
-        ((3000, 100), 0.3, True, "masked"),
-        ((3000, 100), 0.3, False, "dense"),
-        ((3000, 100), 0.7, True, "dense"),
-        ((3000, 100), 0.02, True, "sparse"),
-        ((3000, 100), 0.06, True, "sparse"),
-        ((100, 100), 0.06, True, "dense"),
-    ],
-)
-def test_the_form_that_is_expected_to_be_fastest(shape, density, expands, form):
-    rng = np.random.default_rng(0)
-    w = np.where(rng.random(shape) < density, 1.0, 0.0)
-    assert pack_matrix(w, expands=expands).form == form
-
-
-@pytest.mark.parametrize("tight", [False, True])
-def test_a_matrix_too_wide_for_sparse_takes_another_form(tight):
-    """Its column ids have 16 bits; the choice must not fall on what packing refuses."""
-    w = np.zeros((16, 65_536), np.float32)
-    w[3, -1] = 1
-    assert pack_matrix(w[:, 1:], tight=tight).form == "sparse"
-    assert pack_matrix(w, tight=tight).form != "sparse"
-    with pytest.raises(ValueError, match="at most 65535 columns, not 65536"):
-        pack_matrix(w, "sparse")
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("function", ["sigmoid", "hard_sigmoid", "tanh", "exp"])
-def test_functions_keep_their_error_bound(function, isa):
-    """The bounds that vector.h states, on a fine grid, at the ends of the float range, and for NaN."""
-    ends = [0.0, -0.0, 1e-40, -1e-40, 1e-10, 3e38, -3e38, np.inf, -np.inf]
-    x = np.concatenate([ends, np.linspace(-95, 95, 400_001), np.geomspace(1e-8, 20, 100_001)]).astype(
-        np.float32
-    )
-    d = x.astype(np.float64)
-    with np.errstate(over="ignore"):
-        exact = {
-            "sigmoid": 1 / (1 + np.exp(-d)),
-            "hard_sigmoid": np.clip(0.2 * d + 0.5, 0, 1),
-            "tanh": np.tanh(d),
-            "exp": np.exp(np.clip(d, -87, 88)),
-        }[function]
-    y = np.empty_like(x)
-    code = ["sigmoid", "hard_sigmoid", "tanh", "exp"].index(function)
-    apply = bindings.kernels()[isa].contents.map
-    apply(code, len(x), x.ctypes.data, y.ctypes.data)
-    error = np.abs(y - exact)
-    if function == "exp":
-        assert (error / exact).max() < 2.5e-7
-    else:
-        assert error.max() < {"sigmoid": 1.5e-7, "hard_sigmoid": 1.5e-7, "tanh": 2e-7}[function]
-    if function == "tanh":
-        small = (np.abs(d) > 1e-30) & (np.abs(d) < 1)
-        assert (error[small] / np.abs(exact[small])).max() < 4 * 2.0**-23
-        assert y[0] == 0
-    x[:3] = np.nan
-    apply(code, len(x), x.ctypes.data, y.ctypes.data)
-    assert np.isnan(y[:3]).all()
-    assert not np.isnan(y[3:]).any()
-
-
 def test_words_read_embedding_or_folded_table():
     """Lookup and product, or one row of the table: the same answer; a removed word is a zero vector."""
     rng = np.random.default_rng(0)
@@ -423,6 +203,41 @@ def test_chain_of_levels_and_head(final, isa):
             np.testing.assert_allclose(y, expected, **TOLERANCE)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("function", ["sigmoid", "hard_sigmoid", "tanh", "exp"])
+def test_functions_keep_their_error_bound(function, isa):
+    """The bounds that vector.h states, on a fine grid, at the ends of the float range, and for NaN."""
+    ends = [0.0, -0.0, 1e-40, -1e-40, 1e-10, 3e38, -3e38, np.inf, -np.inf]
+    x = np.concatenate([ends, np.linspace(-95, 95, 400_001), np.geomspace(1e-8, 20, 100_001)]).astype(
+        np.float32
+    )
+    d = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        exact = {
+            "sigmoid": 1 / (1 + np.exp(-d)),
+            "hard_sigmoid": np.clip(0.2 * d + 0.5, 0, 1),
+            "tanh": np.tanh(d),
+            "exp": np.exp(np.clip(d, -87, 88)),
+        }[function]
+    y = np.empty_like(x)
+    code = ["sigmoid", "hard_sigmoid", "tanh", "exp"].index(function)
+    apply = bindings.kernels()[isa].contents.map
+    apply(code, len(x), x.ctypes.data, y.ctypes.data)
+    error = np.abs(y - exact)
+    if function == "exp":
+        assert (error / exact).max() < 2.5e-7
+    else:
+        assert error.max() < {"sigmoid": 1.5e-7, "hard_sigmoid": 1.5e-7, "tanh": 2e-7}[function]
+    if function == "tanh":
+        small = (np.abs(d) > 1e-30) & (np.abs(d) < 1)
+        assert (error[small] / np.abs(exact[small])).max() < 4 * 2.0**-23
+        assert y[0] == 0
+    x[:3] = np.nan
+    apply(code, len(x), x.ctypes.data, y.ctypes.data)
+    assert np.isnan(y[:3]).all()
+    assert not np.isnan(y[3:]).any()
+
+
 @pytest.mark.parametrize("n", [1, 5, 16, 33])
 def test_softmax(n):
     rng = np.random.default_rng(n)
@@ -433,116 +248,3 @@ def test_softmax(n):
         probabilities = y.copy()
         bindings.softmax(probabilities, isa)
         np.testing.assert_allclose(probabilities, expected, rtol=2e-6, atol=1e-30)
-
-
-def test_calls_from_many_threads_do_not_meet():
-    """Scratch memory belongs to one call at a time."""
-    case = make_case(5, n_x=20, n_units=60)
-    net = bindings.Network([[case.pack()]], 20)
-    x = as_float(np.random.default_rng(0).normal(size=(50, 8, 20)))
-    answers = [np.empty((50, 8, 60), np.float32) for _ in range(6)]
-
-    def work(y: NDArray[np.float32]) -> None:
-        for _ in range(20):
-            net.run(x, net.zero_state(8), y, 50, 8, False, None, 1)
-
-    workers = [threading.Thread(target=work, args=(y,)) for y in answers]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    for y in answers[1:]:
-        np.testing.assert_array_equal(y, answers[0])
-
-
-def test_smaller_parts_need_no_more_scratch():
-    """Threads share scratch out by the largest part of a batch."""
-    layer = bindings._layer(make_case(1, "GRU", n_units=20).pack())
-    size = bindings.kernels()["scalar"].contents.layer_scratch
-    for steps in (1, 7, 200):
-        sizes = [size(ctypes.addressof(layer), steps, n) for n in range(1, 200)]
-        assert sizes == sorted(sizes)
-
-
-def test_addresses_stand_for_arrays():
-    case = make_case(2)
-    net = bindings.Network([[case.pack()]], 7)
-    x = as_float(np.ones((1, 7)))
-    y, by_address = np.empty((1, 5), np.float32), np.empty((1, 5), np.float32)
-    state = net.zero_state(1)
-    net.run(x, net.zero_state(1), y, 1, 1, False, None, 1)
-    net.run(x.ctypes.data, state.ctypes.data, by_address.ctypes.data, 1, 1, False, None, 1)
-    np.testing.assert_array_equal(y, by_address)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "match"),
-    [
-        ({"x": np.zeros((2, 7))}, TypeError, "x: expected float32, got items of format 'd'"),
-        ({"x": np.zeros((3, 7), np.float32)}, ValueError, "x: expected 14 items, got 21"),
-        ({"state": np.zeros(3, np.float32)}, ValueError, "state: expected 32 items, got 3"),
-        ({"y": np.zeros((2, 7), np.float32).T}, ValueError, "not C-contiguous"),
-        ({"lengths": np.array([3], np.int32)}, ValueError, r"sequence 0 has length 3, outside 0\.\.2"),
-        ({"steps": 0}, ValueError, "steps: expected a number from 1 on, got 0"),
-    ],
-)
-def test_wrong_arrays_are_refused(change, error, match):
-    case = make_case(2)
-    net = bindings.Network([[case.pack()]], 7)
-    call = {
-        "x": np.zeros((2, 7), np.float32),
-        "state": net.zero_state(1),
-        "y": np.zeros((2, 5), np.float32),
-        "steps": 2,
-        "batch": 1,
-        "batch_first": False,
-        "lengths": None,
-        "threads": 1,
-    }
-    with pytest.raises(error, match=match):
-        net.run(*(call | change).values())
-
-
-def test_wrong_structures_are_refused():
-    """The kernels do not look at an index twice, so packing must."""
-    case = make_case(4, n_x=7, n_units=5, live=1.0)
-    with pytest.raises(ValueError, match="different numbers from 0 to 19"):
-        replace(case, slot=np.zeros_like(case.slot)).pack()
-    for neuron in (5, -1):
-        with pytest.raises(ValueError, match="neurons from 0 to 4"):
-            replace(case, reads=np.full(case.w_hh.shape[1], neuron)).pack()
-    for entry in (99, -1):
-        with pytest.raises(ValueError, match=r"reads entry .* of an input of 7"):
-            bindings.Network([[replace(case, inputs=np.full(case.w_ih.shape[1], entry)).pack()]], 7)
-    with pytest.raises(ValueError, match="expected 5 columns and 3 biases, got 5, 2"):
-        bindings.Network([[case.pack()]], 7, head=(pack_matrix(np.ones((3, 5))), np.zeros(2, np.float32)))
-    with pytest.raises(ValueError, match="this machine cannot run 'mmx': expected one of"):
-        bindings.Network([[case.pack()]], 7, isa="mmx")
-    with pytest.raises(ValueError, match="remap: expected 2 rows from -1 to 3"):
-        bindings.Network(
-            [[case.pack(embedding=np.zeros((4, 7)))]], 7, n_words=2, remap=np.array([0, 4], dtype=np.int32)
-        )
-
-
-def test_tables_that_do_not_fit_are_refused():
-    case = make_case(4, n_x=7, n_units=5, live=1.0)
-    vectors = np.zeros((4, 7), np.float32)
-    with pytest.raises(ValueError, match="level 0 reads vectors, but its embedding is folded into a table"):
-        bindings.Network([[case.pack(embedding=vectors)]], 7, n_words=4, embedding=vectors)
-    with pytest.raises(ValueError, match="embedding: expected 7 columns, got 6"):
-        bindings.Network([[case.pack()]], 7, n_words=4, embedding=np.zeros((4, 6), np.float32))
-    directions = [case.pack(embedding=np.zeros((rows, 7))) for rows in (4, 3)]
-    with pytest.raises(ValueError, match="do not have as many rows"):
-        bindings.Network([directions], 7, n_words=4)
-
-
-def test_structs_match_their_headers():
-    native = bindings.native()
-    assert ctypes.sizeof(bindings._Layer) == native.LAYER_BYTES
-    assert ctypes.sizeof(bindings._Network) == native.NETWORK_BYTES
-
-
-def test_missing_library_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gatewise.runtime._native", None)
-    with pytest.raises(bindings.NativeLibraryError, match="C compiler"):
-        bindings.native()

@@ -1,0 +1,93 @@
+"""What a call of the kernels takes, what it refuses, and that calls do not meet."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+from kernel_cases import as_float, make_case
+from numpy.typing import NDArray
+
+from gatewise.runtime import bindings
+
+
+def test_calls_from_many_threads_do_not_meet():
+    """Scratch memory belongs to one call at a time."""
+    case = make_case(5, n_x=20, n_units=60)
+    net = bindings.Network([[case.pack()]], 20)
+    x = as_float(np.random.default_rng(0).normal(size=(50, 8, 20)))
+    answers = [np.empty((50, 8, 60), np.float32) for _ in range(6)]
+
+    def work(y: NDArray[np.float32]) -> None:
+        for _ in range(20):
+            net.run(x, net.zero_state(8), y, 50, 8, False, None, 1)
+
+    workers = [threading.Thread(target=work, args=(y,)) for y in answers]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for y in answers[1:]:
+        np.testing.assert_array_equal(y, answers[0])
+
+
+def test_smaller_parts_need_no_more_scratch():
+    """Threads share scratch out by the largest part of a batch."""
+    layer = bindings._layer(make_case(1, "GRU", n_units=20).pack())
+    size = bindings.kernels()["scalar"].contents.layer_scratch
+    for steps in (1, 7, 200):
+        sizes = [size(ctypes.addressof(layer), steps, n) for n in range(1, 200)]
+        assert sizes == sorted(sizes)
+
+
+def test_addresses_stand_for_arrays():
+    case = make_case(2)
+    net = bindings.Network([[case.pack()]], 7)
+    x = as_float(np.ones((1, 7)))
+    y, by_address = np.empty((1, 5), np.float32), np.empty((1, 5), np.float32)
+    state = net.zero_state(1)
+    net.run(x, net.zero_state(1), y, 1, 1, False, None, 1)
+    net.run(x.ctypes.data, state.ctypes.data, by_address.ctypes.data, 1, 1, False, None, 1)
+    np.testing.assert_array_equal(y, by_address)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"x": np.zeros((2, 7))}, TypeError, "x: expected float32, got items of format 'd'"),
+        ({"x": np.zeros((3, 7), np.float32)}, ValueError, "x: expected 14 items, got 21"),
+        ({"state": np.zeros(3, np.float32)}, ValueError, "state: expected 32 items, got 3"),
+        ({"y": np.zeros((2, 7), np.float32).T}, ValueError, "not C-contiguous"),
+        ({"lengths": np.array([3], np.int32)}, ValueError, r"sequence 0 has length 3, outside 0\.\.2"),
+        ({"steps": 0}, ValueError, "steps: expected a number from 1 on, got 0"),
+    ],
+)
+def test_wrong_arrays_are_refused(change, error, match):
+    case = make_case(2)
+    net = bindings.Network([[case.pack()]], 7)
+    call = {
+        "x": np.zeros((2, 7), np.float32),
+        "state": net.zero_state(1),
+        "y": np.zeros((2, 5), np.float32),
+        "steps": 2,
+        "batch": 1,
+        "batch_first": False,
+        "lengths": None,
+        "threads": 1,
+    }
+    with pytest.raises(error, match=match):
+        net.run(*(call | change).values())
+
+
+def test_structs_match_their_headers():
+    native = bindings.native()
+    assert ctypes.sizeof(bindings._Layer) == native.LAYER_BYTES
+    assert ctypes.sizeof(bindings._Network) == native.NETWORK_BYTES
+
+
+def test_missing_library_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gatewise.runtime._native", None)
+    with pytest.raises(bindings.NativeLibraryError, match="C compiler"):
+        bindings.native()
