@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from networks import Classifier, LanguageModel, Net, randomly_sparse
+from page_runs import HOSTILE, model
 from torch import nn
 
 import gatewise as gw
@@ -30,6 +31,32 @@ def drivers(neurons: list[NeuronLinks]) -> set[str]:
 def lists_of(neuron: NeuronLinks) -> list[tuple[Link, ...]]:
     reading = [read.strongest for read in neuron.readers]
     return [*neuron.inputs.values(), *neuron.recurrent.values(), *reading]
+
+
+def test_links_are_the_largest_products_and_weights() -> None:
+    net = model()
+    gates = map_gates(net)
+    links = find_links(net, gates, symbols=HOSTILE, outputs=HOSTILE, n=3)
+    drive = net.emb.weight @ net.rnn.weight_ih_l0.T  # (V, 4 H)
+    word, value = max(links["rnn.l0"][0].inputs["g"], key=lambda link: abs(link[1]))
+    at = int(drive[:, 12].abs().argmax())
+    assert (word, value) == (HOSTILE[at], pytest.approx(drive[at, 12].item(), rel=1e-5))
+    assert links["rnn.l0"][1].inputs.keys() == {"o"}
+    assert links["rnn.l0"][2].inputs == links["rnn.l0"][2].recurrent == {}
+    assert links["rnn.l0"][4].bias == pytest.approx([(6 * k + 4) / 8 - 1 for k in range(4)])
+    readers = {reading.reader: reading for reading in links["rnn.l0"][0].readers}
+    assert readers.keys() == {"its own layer", "rnn.l1"}
+    assert readers["rnn.l1"].weights == 24
+    assert readers["its own layer"].weights == 4 + 1 + 0 + 1 + 2  # only live gates read
+    column = net.rnn.weight_ih_l1[:, 0]
+    best = int(column.abs().argmax())
+    name, weight = max(readers["rnn.l1"].strongest, key=lambda link: abs(link[1]))
+    assert (name, weight) == (f"{'ifgo'[best // 6]} of rnn.l1 {best % 6}", pytest.approx(column[best].item()))
+    (top,) = (reading for reading in links["rnn.l1"][5].readers if reading.reader == "fc")
+    assert {name for name, _ in top.strongest} <= set(HOSTILE)
+    inputs = {name for links_of in links["rnn.l1"] for gate in links_of.inputs.values() for name, _ in gate}
+    assert "rnn.l0 0" in inputs
+    assert "rnn.l0 5" not in inputs  # removed, its columns are zero
 
 
 def test_a_list_begins_with_the_most_positive_and_has_no_zero() -> None:
