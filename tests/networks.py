@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import gatewise as gw
 from gatewise.nn.lookup import cell_of, ending
 from gatewise.readers import Block, ReaderGraph
 
+CELLS = ["LSTM", "GRU"]
 TORCH = {"LSTM": nn.LSTM, "GRU": nn.GRU}
+OURS = {"LSTM": gw.nn.LSTM, "GRU": gw.nn.GRU}
 
 
 class Net(nn.Module):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
+from networks import OURS, TORCH
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -21,7 +22,6 @@ SHAPES = (
     "stream last h_n pool stack-of-two linear-first bare packed masked two-readers seq2seq twice residual "
     "attention norm shared"
 ).split()
-TORCH, OWN = {"LSTM": nn.LSTM, "GRU": nn.GRU}, {"LSTM": gw.nn.LSTM, "GRU": gw.nn.GRU}
 
 
 class Drawn(nn.Module):
@@ -53,7 +53,7 @@ class Drawn(nn.Module):
         options = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
         own = own or gate_activation != "sigmoid" or shape == "masked"
         extra = {"gate_activation": gate_activation} if own else {}
-        classes = OWN if own else TORCH
+        classes = OURS if own else TORCH
         self.emb = nn.Embedding(words, size) if words else None
         if shape == "linear-first":
             self.first = nn.Linear(size, second, bias=bias)
