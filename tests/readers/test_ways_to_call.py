@@ -1,0 +1,194 @@
+"""Every way to call forward() counts, and one that cannot be followed leaves nothing proven."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from networks import Net
+from patterns import E, H, emb
+from torch import Tensor, nn
+
+from gatewise.readers import find_readers
+
+
+class TwoWays(nn.Module):
+    """Another reader in training, and another when a second argument is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.LSTM(E, H), nn.Linear(H, 2)
+        self.train_fc, self.more_fc = nn.Linear(H, 2), nn.Linear(H, 2)
+
+    def forward(self, x: Tensor, more: Tensor | None = None) -> Tensor:
+        out, _ = self.rnn(x)
+        if more is not None:
+            return self.more_fc(out) + more
+        return self.train_fc(out) if self.training else self.fc(out)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_way_to_call_forward_counts(training: bool) -> None:
+    """Whatever the mode while it is followed: a neuron that one way reads has a reader."""
+    model = TwoWays().train(training)
+    found = {read.matrix for read in find_readers(model).reads_of("rnn.l0")}
+    assert found == {"rnn.weight_hh_l0", "fc.weight", "train_fc.weight", "more_fc.weight"}
+    assert model.training is training
+
+
+class Flags(nn.Module):
+    """Flags steer which layer reads; a number multiplies, and one decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc, self.wide, self.deep = nn.LSTM(E, H), *(nn.Linear(H, 2) for _ in range(3))
+
+    def forward(self, x: Tensor, wide: bool = False, factor: float = 2.0, depth: int = 1) -> Tensor:
+        out = self.rnn(x)[0] * factor
+        if wide:
+            return self.wide(out)
+        return self.deep(out) if depth > 1 else self.fc(out)
+
+
+def test_both_values_of_a_flag_count() -> None:
+    """A number that decides has its default: no other can be tried, so nothing is proven."""
+    graph = find_readers(Flags())
+    found = {read.matrix for read in graph.reads_of("rnn.l0")}
+    assert found == {"rnn.weight_hh_l0", "fc.weight", "wide.weight"}
+    assert "never calls" in graph.exposed["deep"]
+    assert "not every call of forward() could be traced" in graph.exposed["rnn.l0"]
+
+
+class Ways(nn.Module):
+    """An answer of `rnn` itself in one way to call forward(), of `fc` in all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(E, H), nn.Linear(H, 2)
+
+
+class Mode(Ways):
+    def forward(self, x: Tensor, mode: str = "scores") -> Tensor:
+        out, _ = self.rnn(x)
+        return out if mode == "features" else self.fc(out)
+
+
+class Layer(Ways):
+    def forward(self, x: Tensor, layer: int = -1) -> Tensor:
+        out, _ = self.rnn(x)
+        return out if layer == 0 else self.fc(out)
+
+
+class NoneAllowed(Ways):
+    def forward(self, x: Tensor, state: Tensor | None) -> Tensor:
+        out, _ = self.rnn(x, state)
+        return out if state is None else self.fc(out)
+
+
+class SevenOptions(Ways):
+    def forward(
+        self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None, e: Any = None, f: Any = None,
+        raw: bool = False,
+    ) -> Any:  # fmt: skip
+        out, _ = self.rnn(x)
+        return out if a is None and raw else self.fc(out)
+
+
+class Skips(Ways):
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        return out if self.training and random.random() < 0.3 else self.fc(out)
+
+
+class SkipsByNumPy(Ways):
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        return out if self.training and np.random.rand() < 0.3 else self.fc(out)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("kind", [Mode, Layer, NoneAllowed, SevenOptions, Skips, SkipsByNumPy])
+def test_a_way_that_may_read_more_leaves_nothing_proven(kind: type[Ways]) -> None:
+    """Whether it was followed, could not be, or is one of too many: the neurons may be the answer."""
+    graph = find_readers(kind())
+    assert "rnn.l0" in graph.exposed
+    assert ("rnn.l0" in graph.memory) == ("not every call" in graph.exposed["rnn.l0"])
+
+
+def test_a_call_that_forward_refuses_is_no_way() -> None:
+    class Either(Ways):
+        def forward(self, x: Any, a: Any = None, b: Any = None) -> Any:
+            if a is None and b is None:
+                raise ValueError("give a or b")
+            out, _ = self.rnn(x)
+            return self.fc(out)
+
+    assert set(find_readers(Either()).exposed) == {"fc"}
+
+
+def test_more_arguments_than_are_named_are_no_other_way() -> None:
+    class Any_(Ways):
+        def forward(self, x: Tensor, *more: Any, **named: Any) -> Tensor:
+            return self.fc(self.rnn(x)[0])
+
+    assert set(find_readers(Any_()).exposed) == {"fc"}
+
+
+def test_many_optional_arguments() -> None:
+    """All combinations of five are tried."""
+
+    class Many(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.heads = nn.LSTM(E, H), nn.ModuleList(nn.Linear(H, 2) for _ in range(6))
+
+        def forward(
+            self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None, e: Any = None
+        ) -> Any:
+            out = self.rnn(x)[0]
+            given = [one is not None for one in (a, b, c, d, e)]
+            missing = given.index(False) if False in given else 5
+            return self.heads[missing](out)
+
+    found = {read.matrix for read in find_readers(Many()).reads_of("rnn.l0")}
+    assert found == {"rnn.weight_hh_l0", *(f"heads.{k}.weight" for k in range(6))}
+
+
+def test_looking_draws_no_random_numbers() -> None:
+    def drawn() -> tuple[Any, ...]:
+        return random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+
+    def seed() -> None:
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+
+    models = Skips(), SkipsByNumPy()
+    seed()
+    for model in models:
+        find_readers(model)
+    after = drawn()
+    seed()
+    assert after == drawn()
+
+
+def test_a_reader_that_is_never_called_leaves_nothing_proven() -> None:
+    """It may be called in a branch that was not taken, or from outside."""
+
+    def forward(m: Any, x: Any) -> Any:
+        out, _ = m.rnn(x)
+        return m.fc(out) if isinstance(x, Tensor) else m.other(out)
+
+    model = Net(forward, rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2), other=nn.Linear(H, 2))
+    assert "fc, which forward() never calls, may read it" in find_readers(model).exposed["rnn.l0"]
+
+
+def test_a_layer_that_forward_never_calls_is_exposed() -> None:
+    model = Net(
+        lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=emb(), rnn=nn.GRU(E, H), fc=nn.Linear(H, 2), spare=emb()
+    )
+    exposed = find_readers(model).exposed
+    assert "never calls" in exposed["spare"]
+    assert "rnn.l0" not in exposed  # an embedding reads nothing
