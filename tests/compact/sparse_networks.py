@@ -24,6 +24,12 @@ SHAPES = (
 ).split()
 
 
+def pair(both: Any) -> tuple[Any, Any]:
+    """Unpacked here and not in forward(): at every unpacking fx reads the whole function that it stands in."""
+    first, second = both
+    return first, second
+
+
 class Drawn(nn.Module):
     """One of the SHAPES. Branches depend on attributes only, so that forward() can be traced."""
 
@@ -86,15 +92,15 @@ class Drawn(nn.Module):
         if self.shape == "packed":
             x = pack_padded_sequence(x, extra, batch_first=self.batch_first, enforce_sorted=False)
         if self.shape == "masked":
-            out, last = self.rnn(x, state, mask=extra)
+            out, last = pair(self.rnn(x, state, mask=extra))
         else:
-            out, last = self.rnn(x, state)
+            out, last = pair(self.rnn(x, state))
         if self.shape == "bare":
             return out, last
         if self.shape == "shared":
             return self.fc(out) + self.fc(x)
         if self.shape == "packed":
-            out, _ = pad_packed_sequence(out, batch_first=self.batch_first)
+            out, _ = pair(pad_packed_sequence(out, batch_first=self.batch_first))
         elif self.shape == "last":
             return self.fc(out[:, -1] if self.batch_first else out[-1])
         elif self.shape == "h_n":
@@ -108,14 +114,14 @@ class Drawn(nn.Module):
             out = self.squash(out)
             return self.fc(out.mean(self.time) if self.pool == "mean" else out.max(self.time)[0])
         elif self.shape == "stack-of-two":
-            out, _ = self.rnn2(self.squash(out))
+            out, _ = pair(self.rnn2(self.squash(out)))
         elif self.shape == "seq2seq":
-            out, _ = self.rnn2(x, last)
+            out, _ = pair(self.rnn2(x, last))
             return self.fc(out)
         elif self.shape == "twice":
-            out, last = self.rnn(x, last)
+            out, last = pair(self.rnn(x, last))
         elif self.shape == "residual":
-            again, _ = self.rnn2(out)
+            again, _ = pair(self.rnn2(out))
             out = again + out
         elif self.shape == "attention":
             out = (out * torch.softmax(self.attn(out), self.time)).sum(self.time)

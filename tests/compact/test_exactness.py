@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from chains import CLOSE
 from hypothesis import given
 from hypothesis import strategies as st
 from sparse_networks import METHODS, Case, Drawn, sparse_networks, weights_now
@@ -18,8 +19,6 @@ import gatewise as gw
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent
 from gatewise.nn.lookup import cell_of
 from gatewise.structure import EmbeddingStructure, LinearStructure, RecurrentStructure, Structure
-
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 @pytest.mark.parametrize("method", METHODS)

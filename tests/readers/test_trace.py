@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from everyday_patterns import EVERYDAY
-from networks import LanguageModel, Net
+from networks import LanguageModel, Net, tagger
 from patterns import B, E, H, T, V, emb
 from torch import Tensor, nn
 
@@ -27,7 +27,7 @@ def own_forward(layer: nn.Linear) -> nn.Linear:
 @pytest.mark.parametrize("change", [own_forward, nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_a_layer_that_is_not_what_its_class_says_stays(change: Callable[[nn.Module], nn.Module]) -> None:
     """Its forward() was replaced, or its weight is made by a hook: it may read anything, and compress() leaves it."""
-    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(E, H), fc=change(nn.Linear(H, 2))).eval()
+    model = tagger(nn.LSTM(E, H), change(nn.Linear(H, 2))).eval()
     with torch.no_grad():
         model.rnn.weight_hh_l0[:, 0] = 0
         with pytest.warns(UserWarning, match=r"rnn\.l0 keeps 1 neurons .*fc"):
@@ -39,7 +39,7 @@ def test_a_layer_that_is_not_what_its_class_says_stays(change: Callable[[nn.Modu
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("use", [gw.compress, gw.measure, gw.Engine, find_readers])
 def test_a_scripted_module_is_refused(use: Callable[[nn.Module], Any]) -> None:
-    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    model = tagger(nn.LSTM(E, H))
     with pytest.raises(ValueError, match="the model it was made from"):
         use(torch.jit.trace(model, torch.randn(T, B, E)))
 

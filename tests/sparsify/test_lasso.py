@@ -9,7 +9,7 @@ import torch
 from contract import SparsifierContract
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import Classifier, LanguageModel, Net, parameter, randomly_sparse, twin
+from networks import Classifier, LanguageModel, Net, parameter, randomly_sparse, tagger, twin
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -310,7 +310,7 @@ def test_16_bit_weights_have_the_penalty_and_slopes_of_float32(dtype: torch.dtyp
 
 
 def test_step_leaves_frozen_matrices_alone() -> None:
-    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(2, 3), fc=nn.Linear(3, 2))
+    model = tagger(nn.LSTM(2, 3))
     sparsifier = gw.GroupLasso(model, l1=1e-3, group=1e-2, threshold=9.0)
     model.rnn.weight_ih_l0.requires_grad_(False)
     before = model.rnn.weight_ih_l0.clone()
@@ -322,7 +322,7 @@ def test_step_leaves_frozen_matrices_alone() -> None:
 
 
 def test_l1_is_exact_in_float64() -> None:
-    model = Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=nn.LSTM(2, 3), fc=nn.Linear(3, 2)).double()
+    model = tagger(nn.LSTM(2, 3)).double()
     sparsifier = gw.GroupLasso(model, levels="W", l1=0.1, group=0.0)
     expected = 0.1 * sum(parameter(model, name).abs().sum() for name in sparsifier.matrices)
     torch.testing.assert_close(sparsifier.penalty(), expected, rtol=1e-14, atol=0)
