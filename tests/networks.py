@@ -36,9 +36,12 @@ def lstm_net(forward: Callable[..., Any], **layers: nn.Module) -> Net:
     return Net(forward, rnn=nn.LSTM(3, 4, batch_first=True), fc=nn.Linear(4, 2), **layers)
 
 
-def tagger(rnn: nn.Module, fc: nn.Module | None = None) -> Net:
-    """A recurrent layer and the Linear that reads all its steps."""
-    return Net(lambda m, x: m.fc(m.rnn(x)[0]), rnn=rnn, fc=fc or nn.Linear(rnn.hidden_size, 2))
+def tagger(rnn: nn.Module, fc: nn.Module | None = None, emb: nn.Module | None = None) -> Net:
+    """A recurrent layer, of numbers or of embedded words, and the Linear that reads all its steps."""
+    layers = {"rnn": rnn, "fc": fc or nn.Linear(rnn.hidden_size, 2)}
+    if emb is None:
+        return Net(lambda m, x: m.fc(m.rnn(x)[0]), **layers)
+    return Net(lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=emb, **layers)
 
 
 class LanguageModel(nn.Module):

@@ -54,12 +54,7 @@ def test_a_gru_candidate_without_a_row_keeps_two_numbers() -> None:
 @torch.no_grad()
 def test_removal_goes_to_its_fixed_point() -> None:
     """A neuron read only by a removed neuron goes; so do the inputs, components and words behind it."""
-    model = Net(
-        lambda net, x: net.fc(net.rnn(net.emb(x))[0]),
-        emb=nn.Embedding(6, 3),
-        rnn=nn.LSTM(3, 3, 2),
-        fc=nn.Linear(3, 2),
-    ).eval()
+    model = tagger(nn.LSTM(3, 3, 2), emb=nn.Embedding(6, 3)).eval()
     w_hh, w_up = model.rnn.weight_hh_l0, model.rnn.weight_ih_l1
     model.fc.weight[:, 2] = model.rnn.weight_hh_l1[:, 2] = 0  # layer 1, neuron 2 is unread,
     w_up[:, 0] = 0
@@ -137,9 +132,7 @@ def test_only_output_gates_live() -> None:
 
 @torch.no_grad()
 def test_an_embedding_without_words() -> None:
-    model = Net(
-        lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=nn.Embedding(5, 3), rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2)
-    )
+    model = tagger(nn.LSTM(3, 2), emb=nn.Embedding(5, 3))
     model.emb.weight.zero_()
     ids = torch.randint(0, 5, (4, 2))
     small = gw.compress(model.eval())
@@ -169,9 +162,7 @@ def test_the_same_class_in_the_same_mode() -> None:
 def test_fine_tuning_after_the_cut() -> None:
     """Gradients reach every compact parameter, the loss falls, and what was cut stays cut."""
     torch.manual_seed(3)
-    model = Net(
-        lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=nn.Embedding(9, 4), rnn=nn.GRU(4, 6, 2), fc=nn.Linear(6, 9)
-    )
+    model = tagger(nn.GRU(4, 6, 2), nn.Linear(6, 9), nn.Embedding(9, 4))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

@@ -121,7 +121,7 @@ def test_embedding_options() -> None:
     """max_norm shortens the same rows, by their whole length; the padding row keeps getting no gradient."""
     emb = nn.Embedding(6, 3, padding_idx=2, max_norm=0.5)
     emb.weight.normal_()
-    model = Net(lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=emb, rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2)).eval()
+    model = tagger(nn.LSTM(3, 2), emb=emb).eval()
     model.rnn.weight_ih_l0[:, 1] = 0
     ids = torch.randint(0, 6, (7, 2))
     small = gw.compress(model)
@@ -134,7 +134,7 @@ def test_embedding_options() -> None:
 @torch.no_grad()
 def test_max_norm_may_be_of_another_norm() -> None:
     emb = nn.Embedding(9, 3, max_norm=1.0, norm_type=1.0)
-    model = Net(lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=emb, rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2)).eval()
+    model = tagger(nn.GRU(3, 4), emb=emb).eval()
     emb.weight.mul_(5)
     small = gw.compress(model)  # before the rows are shortened in place
     same(small, model, torch.arange(9)[:, None])
@@ -145,7 +145,7 @@ def test_max_norm_may_be_of_another_norm() -> None:
 def test_rows_get_the_gradient_of_the_dense_embedding(options: dict[str, bool], padding: int | None) -> None:
     """Scaled by counts, or sparse: words without a row, and padding, have no part in it."""
     emb = nn.Embedding(6, 3, padding_idx=padding, **options)
-    model = Net(lambda n, x: n.fc(n.rnn(n.emb(x))[0]), emb=emb, rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2))
+    model = tagger(nn.LSTM(3, 2), emb=emb)
     kept = [1, 3, 4, 5]
     with torch.no_grad():
         emb.weight.fill_(0.5)[[0, 2]] = 0

@@ -1,0 +1,90 @@
+"""The penalty is KL / n_train of the parameters as they are, and grows in a warm-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from networks import LanguageModel
+from noisy import Checkpointed, close, gradients, naive_kl, noisy
+
+
+@pytest.mark.parametrize("form", ["authors", "molchanov"])
+@pytest.mark.parametrize("build", [LanguageModel, lambda: LanguageModel(width=4, tied=True)])
+def test_penalty_is_the_naive_kl(form: str, build: Any) -> None:
+    """KL / n_train over weights and all group variables, with or without a forward pass before."""
+    model = build()
+    sparsifier = noisy(model, n_train=50, kl=form, vocabulary=["emb"])
+    expected = naive_kl(model, form) / 50
+    close(sparsifier.penalty(), expected)
+    model(torch.randint(7, (5, 3)))
+    close(sparsifier.penalty(), expected)
+
+
+def test_penalty_follows_the_parameters() -> None:
+    """A penalty asked for after an update is the one of the new parameters."""
+    model = LanguageModel()
+    sparsifier = noisy(model)
+    model(torch.randint(7, (5, 3)))
+    with torch.no_grad():
+        model.fc.weight_log_sigma -= 1
+    close(sparsifier.penalty(), naive_kl(model) / 10)
+
+
+def test_gradient_of_the_penalty() -> None:
+    model = LanguageModel(layers=1)
+    sparsifier = noisy(model)
+    expected = torch.autograd.grad(naive_kl(model) / 10, [model.fc.weight, model.rnn.gate_scale_l0_log_sigma])
+    model(torch.randint(7, (5, 3)))
+    sparsifier.penalty().backward()
+    close([model.fc.weight.grad, model.rnn.gate_scale_l0_log_sigma.grad], list(expected))
+
+
+@pytest.mark.parametrize("first", ["loss", "penalty"])
+def test_loss_and_penalty_may_go_back_one_by_one(first: str) -> None:
+    x = torch.randn(5, 2, 3)
+
+    def together(model: Any, sparsifier: Any) -> None:
+        (model(x).square().sum() + sparsifier.penalty()).backward()
+
+    def one_by_one(model: Any, sparsifier: Any) -> None:
+        parts = {"loss": model(x).square().sum(), "penalty": sparsifier.penalty()}
+        parts.pop(first).backward()
+        parts.popitem()[1].backward()
+
+    close(gradients(one_by_one), gradients(together))
+
+
+def test_a_parameter_changed_before_the_way_back_is_an_error() -> None:
+    model = Checkpointed()
+    sparsifier = noisy(model)
+    loss = model(torch.randn(5, 2, 3)).sum() + sparsifier.penalty()
+    with torch.no_grad():
+        model.mid.weight.mul_(2)
+    with pytest.raises(RuntimeError, match=r"changed in place between|modified by an inplace operation"):
+        loss.backward()
+
+
+def test_warm_up() -> None:
+    """Off by default; otherwise the KL weight grows from 0 to 1 between two steps."""
+    model = LanguageModel()
+    sparsifier = noisy(model, warm_up=(2, 4))
+    whole, weights = naive_kl(model) / 10, []
+    for _ in range(6):
+        weights.append((sparsifier.penalty() / whole).item())
+        sparsifier.step()
+    assert weights == pytest.approx([0, 0, 0, 0.5, 1, 1])
+
+
+def test_a_warm_up_goes_on_where_it_was() -> None:
+    model = Checkpointed()
+    before = noisy(model, warm_up=(0, 10))
+    for _ in range(4):
+        before.step()
+    other = Checkpointed()
+    after = noisy(other, warm_up=(0, 10))
+    other.load_state_dict(model.state_dict())
+    after.load_state_dict(before.state_dict())
+    close(after.penalty(), before.penalty())
+    assert before.penalty() != 0
