@@ -7,8 +7,6 @@ that one program holds, since interpreted programs run one after the other and c
 from __future__ import annotations
 
 import copy
-import importlib.util
-import os
 import random
 from dataclasses import fields, replace
 from types import SimpleNamespace
@@ -16,22 +14,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
+from triton_device import DEVICE, INTERPRETED
 
 import gatewise as gw
+from gatewise.nn import triton_persistent, triton_scan, triton_step
 from gatewise.nn.cells import GRU, LSTM
 from gatewise.nn.recurrence import Weights, replayed, say_once, scan
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-if not torch.cuda.is_available() and not INTERPRETED:
-    pytest.skip("no CUDA device, and TRITON_INTERPRET is not 1", allow_module_level=True)
-
-from gatewise.nn import triton_persistent, triton_scan, triton_step  # noqa: E402
-
 # The interpreter is NumPy, which tells of inf.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-DEVICE = "cpu" if INTERPRETED else "cuda"
 WIDTHS = [1, 5, 16] if INTERPRETED else [1, 7, 16, 33, 128, 200, 256, 300, 512, 1000]
 TOLERANCE = {"ieee": 2e-5, "tf32": 2e-2, "bf16": 5e-2}
 

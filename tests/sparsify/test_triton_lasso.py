@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
+from triton_device import DEVICE, INTERPRETED
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-if not torch.cuda.is_available() and not INTERPRETED:
-    pytest.skip("no CUDA device, and TRITON_INTERPRET is not 1", allow_module_level=True)
+from gatewise.sparsify.triton_lasso import lasso_grad, matrix_stats, threshold_
 
-from gatewise.sparsify.triton_lasso import lasso_grad, matrix_stats, threshold_  # noqa: E402
-
-DEVICE = "cpu" if INTERPRETED else "cuda"
 SHAPES = [(1, 1), (3, 200), (33, 129), (64, 128)] + ([] if INTERPRETED else [(10000, 200), (800, 400)])
 
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 
 import pytest
 import torch
+from triton_device import DEVICE, INTERPRETED
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-if not torch.cuda.is_available() and not INTERPRETED:
-    pytest.skip("no CUDA device, and TRITON_INTERPRET is not 1", allow_module_level=True)
-
-from gatewise.sparsify.triton_posterior import sample_and_kl  # noqa: E402
+from gatewise.sparsify.triton_posterior import sample_and_kl
 
 # The interpreter is NumPy, which tells of inf.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-DEVICE = "cpu" if INTERPRETED else "cuda"
 AUTHORS = (0.64, 1.95, 1.5, -0.03)
 MOLCHANOV = (0.63576, 1.87320, 1.48695, 0.63576)
 SHAPES = [(1,), (3, 5), (1024,), (7, 300), (2, 4, 11), (1025,)]
