@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
+from networks import pair
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -41,11 +42,11 @@ class ChainModel(nn.Module):
     def forward(self, x: Tensor, state: Any = None) -> Any:
         x = self.emb(x) if self.emb is not None else x
         x = torch.relu(self.first(x)) if self.first is not None else x
-        x, last = self.rnn(x, state)
+        x, last = pair(self.rnn(x, state))
         h = last[0] if cell_of(self.rnn).n_states == 2 else last
         x = self.function(x, self.o["between"])
         if self.rnn2 is not None:
-            x, last2 = self.rnn2(x)
+            x, last2 = pair(self.rnn2(x))
             h = last2[0] if cell_of(self.rnn2).n_states == 2 else last2
         if self.o["take"] == "last":
             x = x[:, -1] if self.time else x[-1]
@@ -166,6 +167,18 @@ def build(seed: int, options: dict[str, Any]) -> Case:
         warnings.simplefilter("ignore")  # of layers whose readers the tracer cannot prove
         small = gw.compress(model)
     return Case(model, small, x, state if len(state) == 2 else state[0], seed)
+
+
+def emptied(seed: int, options: dict[str, Any], name: str) -> Case:
+    """A chain with a matrix of zeros; where the head reads nothing, no neuron reads another either."""
+    case = build(seed, options)
+    with torch.no_grad():
+        case.model.get_parameter(name).zero_()
+        if name == "fc.weight":
+            for other, p in case.model.named_parameters():
+                p.mul_(0 if "weight_hh" in other else 1)
+    case.small = gw.compress(case.model)
+    return case
 
 
 def keep_masks(model: nn.Module, o: dict[str, Any], generator: torch.Generator) -> dict[str, Tensor]:

@@ -79,6 +79,12 @@ class Classifier(nn.Module):
         return self.fc(out[-1])
 
 
+def pair(both: Any) -> tuple[Any, Any]:
+    """Unpacked here and not in forward(): at every unpacking fx reads the whole function that it stands in."""
+    first, second = both
+    return first, second
+
+
 def parameter(model: nn.Module, name: str) -> Tensor:
     module, _, attribute = name.rpartition(".")
     tensor: Tensor = getattr(model.get_submodule(module), attribute)

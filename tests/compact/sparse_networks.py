@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from networks import OURS, TORCH
+from networks import OURS, TORCH, pair
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -22,12 +22,6 @@ SHAPES = (
     "stream last h_n pool stack-of-two linear-first bare packed masked two-readers seq2seq twice residual "
     "attention norm shared"
 ).split()
-
-
-def pair(both: Any) -> tuple[Any, Any]:
-    """Unpacked here and not in forward(): at every unpacking fx reads the whole function that it stands in."""
-    first, second = both
-    return first, second
 
 
 class Drawn(nn.Module):

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from chains import CLOSE, PLAIN, Case, build, chains
+from chains import CLOSE, PLAIN, Case, build, chains, emptied
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
@@ -150,13 +150,7 @@ def test_a_layer_is_one_node(case: Case) -> None:
 @pytest.mark.parametrize("empty", ["rnn.weight_ih_l1", "rnn.weight_hh_l0", "emb.weight", "fc.weight"])
 def test_what_is_gone_leaves_constants(cell: str, empty: str) -> None:
     """A layer that nobody reads, or that reads nothing, down to a graph without a recurrent node."""
-    case = build(3, {**PLAIN, "cell": cell})
-    with torch.no_grad():
-        case.model.get_parameter(empty).zero_()
-        if empty == "fc.weight":
-            for name, p in case.model.named_parameters():
-                p.mul_(0 if "weight_hh" in name else 1)
-    case.small = gw.compress(case.model)
+    case = emptied(3, {**PLAIN, "cell": cell}, empty)
     exported = Exported(case.small)
     assert any(node.op_type == cell for node in exported.graph.node) == (empty != "fc.weight")
     torch.testing.assert_close(

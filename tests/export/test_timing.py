@@ -9,26 +9,24 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from chains import build
+from chains import WORDS, build
 from torch import nn
 
 import gatewise as gw
 from gatewise.cli import main
 from gatewise.export.timing import dense_original, race, ratio, same_answers, take_turns
 from gatewise.nn.lookup import cell_of
-from gatewise.runtime import bindings
 
-try:
-    bindings.native()
-except bindings.NativeLibraryError:
-    pytest.skip("the C kernels are not built", allow_module_level=True)
+pytest.importorskip("gatewise.runtime._native", reason="the C kernels are not built")
 
-OPTIONS = {
-    "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": True,
-    "gate_activation": "sigmoid", "words": 5, "first": False, "second": True, "between": "relu", "take": "last",
-    "head": True, "squeezed": False, "scores": "softmax", "layout": "same", "bayes": True, "density": 0.7,
-    "dead": 0.2, "steps": 4, "batch": 2,
-}  # fmt: skip
+OPTIONS = WORDS | {
+    "batch_first": True,
+    "second": True,
+    "between": "relu",
+    "take": "last",
+    "scores": "softmax",
+    "bayes": True,
+}
 
 
 def test_turns() -> None:

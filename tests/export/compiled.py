@@ -1,0 +1,106 @@
+"""Exported C, compiled and called: a variety of models, and their folders as shared libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chains import PLAIN, Case, build
+from torch import nn
+
+import gatewise as gw
+from gatewise.runtime.narrow import narrow_chain
+
+if shutil.which("gcc") is None or shutil.which("make") is None:
+    pytest.skip("there is no gcc, or no make", allow_module_level=True)
+
+SOURCES = Path(gw.__file__).parent / "runtime" / "kernels"
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=fast"]
+OPTIONS = PLAIN | {"hidden": 6, "words": 7, "density": 0.8, "dead": 0.1, "steps": 5, "batch": 1}
+VARIETY: list[dict[str, Any]] = [
+    {"scores": "softmax"},
+    {"cell": "GRU", "words": 0, "take": "last", "first": True, "gate_activation": "hard_sigmoid"},
+    {"bidirectional": True, "take": "state", "bayes": True, "scores": "log_softmax"},
+    {"cell": "GRU", "bidirectional": True, "second": True, "between": "tanh", "head": False, "dead": 0.4},
+    {"density": 0.0, "words": 0},
+]
+
+
+def variety(k: int) -> Case:
+    return build(k + 20, OPTIONS | VARIETY[k])
+
+
+def run(*command: str | Path, cwd: Path | None = None, expect: int = 0) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == expect, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def compile_kernels(folder: Path, *flags: str) -> list[Path]:
+    """The kernels are the same in every folder: they are compiled once."""
+    objects = [folder / f"{name}.o" for name in ("gw", "words")]
+    for made in objects:
+        run("gcc", *STRICT, *flags, "-c", "-o", made, SOURCES / f"{made.stem}.c")
+    return objects
+
+
+def pointer(array: np.ndarray, place: int = 0) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data + place)
+
+
+class Compiled:
+    """An exported model as a shared library; memory is filled with NaN before use and guarded behind its end."""
+
+    GUARD = 64
+
+    def __init__(self, model: nn.Module, folder: Path, kernels: list[Path], **options: Any) -> None:
+        folder = Path(tempfile.mkdtemp(dir=folder)) / "m"  # a library that is loaded keeps its path
+        self.report = gw.export.to_c(model, folder, **options)
+        (folder / "probe.c").write_text(
+            '#include "model.h"\nsize_t probe(int32_t what);\nsize_t probe(int32_t what) {\n'
+            "    return what ? MODEL_FINAL * 2 + MODEL_STREAMS : sizeof(model_state);\n}\n"
+        )
+        shared = folder / "shared.so"
+        sources = [folder / "model.c", folder / "probe.c"]
+        flags = [*STRICT, "-O0", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
+        run("gcc", *flags, "-o", shared, *sources, *kernels, "-lm")
+        self.library = ctypes.CDLL(str(shared))
+        self.library.probe.restype = ctypes.c_size_t
+        self.size = self.library.probe(0)
+        self.final, self.streams = bool(self.library.probe(1) & 2), bool(self.library.probe(1) & 1)
+        narrow = narrow_chain(model)
+        self.width, self.words = narrow.width, narrow.chain.words
+        if self.report.weight_file is None:
+            assert self.size == self.report.ram_bytes
+
+    def instance(self) -> Any:
+        state = np.full(self.size + self.GUARD, 0xFF, np.uint8)
+        self.library.model_reset(pointer(state))
+        return state
+
+    def run(self, state: Any, x: np.ndarray) -> np.ndarray:
+        """(T, width), or (1, width) where there is one answer; the guard is intact."""
+        given = np.ascontiguousarray(x, np.int32 if self.words else np.float32)
+        y = np.full((1 if self.final else len(x), self.width), np.nan, np.float32)
+        assert self.library.model_run(pointer(state), ctypes.c_int32(len(x)), pointer(given), pointer(y)) == 0
+        assert (state[self.size :] == 0xFF).all()
+        return y
+
+    def step(self, state: Any, x: Any) -> np.ndarray:
+        y = np.full(self.width, np.nan, np.float32)
+        given = np.ascontiguousarray(x, np.float32)
+        first = ctypes.c_int32(int(x)) if self.words else pointer(given)
+        assert self.library.model_step(pointer(state), first, pointer(y)) == 0
+        assert (state[self.size :] == 0xFF).all()
+        return y
+
+
+def sequences(case: Case) -> list[np.ndarray]:
+    """Each sequence of the batch, time first."""
+    return [case.x.select(0 if case.model.time else 1, b).numpy() for b in range(case.model.o["batch"])]

@@ -1,0 +1,195 @@
+"""The folder as its user meets it: what make, compilers, sanitizers and linkers say, and the example."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from compiled import SOURCES, STRICT, VARIETY, compile_kernels, run, variety
+from networks import Net
+from torch import nn
+
+import gatewise as gw
+from gatewise.export.cmodel import LAYER_BYTES, MATRIX_BYTES
+from gatewise.export.csource import KERNELS
+
+COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
+
+
+def example(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    program = folder / "build" / "model"
+    return subprocess.run([program], cwd=folder, input=text, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "k"), [(COMPILERS[-1], k) for k in range(len(VARIETY))] + [("gcc", k) for k in (0, 3)]
+)
+def test_make_check(compiler: str, k: int, tmp_path: Path) -> None:
+    """Clean under -Wall -Wextra -Werror -pedantic, right, and the example runs; half of them with a weight file."""
+    gw.export.to_c(variety(k).small, tmp_path / "m", name=f"net_{k}", block=6, file_above=0 if k % 2 else 1 << 20,
+                   weights=("float32", "int8")[k // 2 % 2])  # fmt: skip
+    output = run("make", "check", "all", f"CC={compiler}", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+    assert "passed" in output
+    header = (tmp_path / "m" / f"net_{k}.h").read_text()
+    width = 1 if "INPUTS 0 " in header else int(header.split("INPUTS ")[1].split()[0])
+    done = example(tmp_path / "m", "0 " * width * 3)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == (1 if "FINAL 1" in header and "STREAMS 0" in header else 3)
+
+
+def test_a_wrong_golden_vector_fails(tmp_path: Path) -> None:
+    gw.export.to_c(variety(0).small, tmp_path / "m")
+    path = tmp_path / "m" / "golden.h"
+    text = path.read_text()
+    at = text.index("golden_y")
+    path.write_text(text[:at] + text[at:].replace("= {\n    ", "= {\n    9", 1))
+    assert "WRONG" in run("make", "check", "OPTIMIZE=-O0", cwd=tmp_path / "m", expect=2)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_example_says_what_it_could_not_read(bidirectional: bool, tmp_path: Path) -> None:
+    """What is no number, and more steps than a model of two directions has room for."""
+    gw.export.to_c(nn.LSTM(1, 3, bidirectional=bidirectional), tmp_path / "m", block=5)
+    run("make", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+
+    def left_over(text: str) -> bool:
+        done = example(tmp_path / "m", text)
+        assert (done.returncode != 0) == ("left over" in done.stderr)
+        return done.returncode != 0
+
+    assert not left_over("1 2 3 4 5\n\n")
+    assert left_over("1 2 x 3")
+    assert left_over("1 2 3 4 5 6") is bidirectional
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_example_says_what_a_step_lacks(bidirectional: bool, tmp_path: Path) -> None:
+    """Two numbers are no step of three; what was complete before them is answered."""
+    gw.export.to_c(nn.LSTM(3, 2, bidirectional=bidirectional), tmp_path / "m")
+    run("make", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+    for text, answers in (("1 2", 0), ("1 2 3 4 5\n", 1)):
+        done = example(tmp_path / "m", text)
+        assert done.returncode != 0
+        assert "the last step has 2 of 3 numbers" in done.stderr
+        assert len(done.stdout.splitlines()) == answers
+
+
+def test_sanitizers(tmp_path: Path) -> None:
+    flags = ["-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    kernels = compile_kernels(tmp_path, *flags)
+    for k in range(len(VARIETY)):
+        folder = tmp_path / str(k)
+        gw.export.to_c(
+            variety(k).small,
+            folder,
+            block=6,
+            weights=("float32", "int8")[k % 2],
+            file_above=0 if k == 3 else 1 << 20,
+        )
+        run("gcc", *STRICT, *flags, "-o", folder / "check", "check.c", "model.c", *kernels, "-lm", cwd=folder)
+        assert "passed" in run(folder / "check", cwd=folder)
+
+
+def test_symbols(kernels: list[Path], tmp_path: Path) -> None:
+    """Nothing is allocated, nothing but libm and string.h is called, and no variable outlives a call."""
+    for k in range(len(VARIETY)):
+        folder = tmp_path / str(k)
+        gw.export.to_c(variety(k).small, folder, file_above=0 if k % 2 else 1 << 20)
+        run("gcc", *STRICT, "-O1", "-fno-pie", "-c", "model.c", cwd=folder)
+        for made in (folder / "model.o", *kernels):
+            for line in run("nm", made).splitlines():
+                *_, kind, symbol = line.split()
+                assert kind not in "bBdDcC", f"{symbol} is a variable"
+                if kind == "U" and not symbol.startswith("gw_"):
+                    assert symbol in {"memcpy", "memset", "expf", "logf", "_GLOBAL_OFFSET_TABLE_"}
+
+
+def test_kernels_are_copied(tmp_path: Path) -> None:
+    gw.export.to_c(variety(0).small, tmp_path / "m")
+    for name in KERNELS:
+        assert (tmp_path / "m" / name).read_bytes() == (SOURCES / name).read_bytes()
+
+
+def test_a_name_is_everywhere(tmp_path: Path) -> None:
+    """Two models can share one program: every symbol begins with its name."""
+    gw.export.to_c(variety(0).small, tmp_path / "m", name="my_model_2")
+    run("gcc", *STRICT, "-c", "my_model_2.c", cwd=tmp_path / "m")
+    names = [
+        line.split()[2]
+        for line in run("nm", "my_model_2.o", cwd=tmp_path / "m").splitlines()
+        if " T " in line
+    ]
+    assert sorted(names) == ["my_model_2_reset", "my_model_2_run", "my_model_2_step"]
+
+
+@pytest.mark.parametrize("k", range(len(VARIETY)))
+def test_no_name_can_clash(k: int, tmp_path: Path) -> None:
+    """Nothing that its header meets ends as the model's own names do, but gw_, with which no name may begin."""
+    gw.export.to_c(variety(k).small, tmp_path / "m", name="net", file_above=0 if k % 2 else 1 << 20)
+    apart = {"gw.c", "words.c", "products.h", "vector.h"}
+    files = [p for p in (tmp_path / "m").iterdir() if p.suffix in (".c", ".h") and p.name not in apart]
+    names = {name for path in files for name in re.findall(r"\b[A-Za-z_]\w*", path.read_text())}
+    own = {name for name in names if name.lower().startswith("net_")}
+    assert {"net_state", "net_run", "NET_OK"} <= own
+    ends = tuple(name[3:] for name in own)
+    assert not [name for name in names - own if name.endswith(ends) and not name.lower().startswith("gw_")]
+
+
+@pytest.mark.parametrize("name", ["take", "read", "run", "layer_1", "log", "m", "int32", "E", "golden_x"])
+def test_names_that_look_like_ours(name: str, tmp_path: Path) -> None:
+    gw.export.to_c(variety(1).small, tmp_path / "m", name=name)
+    assert "passed" in run("make", "check", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+
+
+def sentiment(n_words: int = 2000, size: int = 30, hidden: int = 16, kept_words: int = 100) -> nn.Module:
+    """The paper's IMDb network with what Bayes W+G+N leaves of it: 4 neurons, 6 gates."""
+    torch.manual_seed(0)
+    layers = {"emb": nn.Embedding(n_words, size), "rnn": gw.nn.LSTM(size, hidden), "fc": nn.Linear(hidden, 1)}
+    model = Net(lambda m, x: torch.sigmoid(m.fc(m.rnn(m.emb(x))[1][0][-1])), **layers).eval()
+    live = torch.tensor([0, hidden + 1, 2 * hidden, 2 * hidden + 1, 2 * hidden + 2, 3 * hidden + 3])
+    with torch.no_grad():
+        model.emb.weight[kept_words:] = 0
+        model.fc.weight[:, 4:] = 0
+        for weight in (model.rnn.weight_ih_l0, model.rnn.weight_hh_l0):
+            rows = torch.zeros(len(weight), 1)
+            rows[live] = 1
+            weight.mul_(rows)
+        model.rnn.weight_hh_l0[:, 4:] = 0
+    return gw.compress(model)
+
+
+def test_cortex_m(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compiles for a microcontroller; the report counts the constants as its linker would."""
+    if shutil.which("arm-none-eabi-gcc") is None:
+        reason = (
+            "arm-none-eabi-gcc is not installed: no Cortex-M was compiled for (Debian: gcc-arm-none-eabi)"
+        )
+        print(reason)
+        pytest.skip(reason)
+    small = sentiment()
+    (layer,) = small.rnn.layers
+    assert (layer.kept, len(layer.slots)) == (4, 6)
+    for weights in ("float32", "int8"):
+        folder = tmp_path / weights
+        report = gw.export.to_c(small, folder, weights=weights)
+        (folder / "sizes.c").write_text(
+            f'#include "gw.h"\n#include "model.h"\nextern char a[sizeof(gw_layer) == {LAYER_BYTES} ? 1 : -1];\n'
+            f"extern char b[sizeof(gw_matrix) == {MATRIX_BYTES} ? 1 : -1];\n"
+            f"extern char c[sizeof(model_state) == {report.ram_bytes} ? 1 : -1];\n"
+        )
+        flags = "-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -Os".split()
+        run("arm-none-eabi-gcc", *STRICT, *flags, "-c", "sizes.c", cwd=folder)
+        table = [
+            line.split() for line in run("make", "size", cwd=folder).splitlines() if line.endswith(".arm.o")
+        ]
+        sizes = {Path(row[-1]).name: list(map(int, row[:3])) for row in table if row[0].isdigit()}
+        text, data, bss = sizes["model.arm.o"]
+        assert (data, bss) == (0, 0)
+        assert report.flash_bytes <= text < report.flash_bytes + 1500
+        assert sum(row[0] for row in sizes.values()) < report.flash_bytes + 12_000
+        with capsys.disabled():
+            print(f"\nCortex-M4, 4 neurons, 6 gates, {weights}: {sizes}, RAM {report.ram_bytes}")
