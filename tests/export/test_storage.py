@@ -4,8 +4,43 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gatewise.export.storage import decode, encode
+
+
+@given(rows=st.integers(0, 9), columns=st.integers(0, 9), density=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
+       dtype=st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))  # fmt: skip
+def test_storage_is_bit_exact_and_never_larger(
+    rows: int, columns: int, density: float, dtype: torch.dtype
+) -> None:
+    """Also for -0.0 and NaN; sparse only where it is smaller."""
+    matrix = (torch.randn(rows, columns) * (torch.rand(rows, columns) < density)).to(dtype)
+    if matrix.numel() > 2:
+        matrix.view(-1)[0], matrix.view(-1)[1] = -0.0, float("nan")
+    entry, stored = encode("w", matrix)
+    back = decode("w", entry, stored)
+    assert back.dtype == dtype
+    assert (
+        torch.equal(back.view(torch.uint8), matrix.view(torch.uint8))
+        if columns
+        else back.shape == matrix.shape
+    )
+    nonzero = (
+        int((matrix.view(torch.uint8).view(rows, columns, -1) != 0).any(-1).sum()) if matrix.numel() else 0
+    )
+    sparse_bytes = nonzero * (matrix.element_size() + 2) + 4 * (rows + 1)
+    assert entry.bytes == min(entry.dense_bytes, sparse_bytes)
+    assert (entry.form == "sparse") == (sparse_bytes < entry.dense_bytes)
+
+
+def test_wide_matrices_have_wide_column_ids() -> None:
+    matrix = torch.zeros(2, 70_000)
+    matrix[1, 69_999] = 1.5
+    entry, stored = encode("w", matrix)
+    assert stored["w:columns"].dtype == torch.int32
+    assert torch.equal(decode("w", entry, stored), matrix)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""Two files are written whole or not at all: crashes, full disks, and loads that overtake a save."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from saved_models import IDS, Tagger, sparse
+
+import gatewise as gw
+from gatewise.export import CheckpointError, pair
+
+
+class Crash(Exception):
+    """The machine stops here."""
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("call", range(6))
+def test_a_crash_leaves_the_old_or_the_new_model(
+    call: int, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before any write, flush or rename of a save, the folder still loads, and can be saved to again."""
+    old, new = sparse(Tagger()), gw.compress(sparse(Tagger(), 0.5))
+    if not first:
+        gw.save(old, tmp_path)
+    calls = 0
+
+    def stopping(inner: Any) -> Any:
+        def maybe(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > call:
+                raise Crash
+            return inner(*args, **kwargs)
+
+        return maybe
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stopping(os.replace))
+        patch.setattr(os, "fsync", stopping(os.fsync))
+        patch.setattr(pair, "save_file", stopping(pair.save_file))
+        with pytest.raises(Crash):
+            gw.save(new, tmp_path)
+    renamed = call >= 4  # written, flushed, flushed; then the weights are renamed, then the config
+    if first and not renamed:
+        with pytest.raises(CheckpointError, match="not found"):
+            gw.load(tmp_path)
+    else:
+        expected = new if renamed else old
+        assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), expected(IDS))
+    newest = sparse(Tagger(), 0.2)
+    gw.save(newest, tmp_path)
+    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), newest(IDS))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_crash_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that begins where another stopped between its renames finishes that one first."""
+    models = [sparse(Tagger(), share) for share in (0.1, 0.4, 0.7)]
+    gw.save(models[0], tmp_path)
+    replace = os.replace
+    for model, stop_at in ((models[1], "config.json"), (models[2], "model.safetensors")):
+
+        def stopping(source: Any, target: Any, stop_at: str = stop_at) -> None:
+            if Path(target).name == stop_at:
+                raise Crash
+            replace(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", stopping)
+            with pytest.raises(Crash):
+                gw.save(model, tmp_path)
+    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), models[1](IDS))
+
+
+def test_a_read_only_folder_is_loaded_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config under its temporary name is enough; that it cannot be renamed does no harm."""
+    model = sparse(Tagger())
+    gw.save(model, tmp_path)
+    (tmp_path / "config.json").rename(tmp_path / "config.json.tmp")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
+    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), model(IDS))
+
+
+def test_a_load_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the new model and finishes the second rename; the save that it overtook notices and goes on."""
+    old, new = sparse(Tagger()), sparse(Tagger(), 0.3)
+    gw.save(old, tmp_path)
+    replace, seen = os.replace, []
+
+    def overtaken(source: Any, target: Any) -> None:
+        replace(source, target)
+        if Path(target).name == "model.safetensors":
+            seen.append(gw.load(tmp_path, into=Tagger()))
+
+    monkeypatch.setattr(os, "replace", overtaken)
+    gw.save(new, tmp_path)
+    for loaded in (*seen, gw.load(tmp_path, into=Tagger())):
+        assert torch.equal(loaded(IDS), new(IDS))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("error", [SafetensorError("No space left"), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize("before", [False, True])
+def test_what_cannot_be_written_leaves_nothing_new(
+    error: Exception, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: the message names the folder, the model of before stays, and no folder stays empty."""
+    folder, model = tmp_path / "model", Tagger()
+    if before:
+        gw.save(model, folder)
+
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(pair, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"model: the model could not be written .*No space left"):
+        gw.save(Tagger(), folder)
+    if before:
+        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+        assert torch.equal(gw.load(folder, into=Tagger()).fc.weight, model.fc.weight)
+    else:
+        assert not folder.exists()
+
+
+def test_who_may_read_one_file_may_read_the_other(tmp_path: Path) -> None:
+    gw.save(Tagger(), tmp_path)
+    modes = {(tmp_path / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
