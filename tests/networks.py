@@ -38,7 +38,8 @@ def lstm_net(forward: Callable[..., Any], **layers: nn.Module) -> Net:
 
 def tagger(rnn: nn.Module, fc: nn.Module | None = None, emb: nn.Module | None = None) -> Net:
     """A recurrent layer, of numbers or of embedded words, and the Linear that reads all its steps."""
-    layers = {"rnn": rnn, "fc": fc or nn.Linear(rnn.hidden_size, 2)}
+    width = rnn.hidden_size * (2 if rnn.bidirectional else 1)
+    layers = {"rnn": rnn, "fc": fc or nn.Linear(width, 2)}
     if emb is None:
         return Net(lambda m, x: m.fc(m.rnn(x)[0]), **layers)
     return Net(lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=emb, **layers)

@@ -14,7 +14,8 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch import Tensor, nn
+from networks import Net, tagger
+from torch import nn
 
 import gatewise as gw
 from gatewise.analyse import GateMap, map_gates
@@ -22,18 +23,6 @@ from gatewise.analyse.figures import COLOURS, gate_structure, number, save
 
 PATTERNS = {0: "ifgo", 1: "o", 2: "", 4: "fo"}  # neuron -> live gates; neuron 3 is read by nobody
 BIASES = {"i": 0.0, "f": 2.0, "g": -0.5, "o": 1.0}
-
-
-class Network(nn.Module):
-    """A recurrent layer and a Linear that reads it."""
-
-    def __init__(self, rnn: nn.Module) -> None:
-        super().__init__()
-        self.rnn = rnn
-        self.fc = nn.Linear(rnn.hidden_size * (2 if rnn.bidirectional else 1), 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.rnn(x)[0])
 
 
 def carve(rnn: nn.Module, fc: nn.Linear, patterns: dict[int, str], gates: str) -> None:
@@ -52,8 +41,8 @@ def carve(rnn: nn.Module, fc: nn.Linear, patterns: dict[int, str], gates: str) -
                 fc.weight[:, j] = 0
 
 
-def lstm(gate_activation: str = "sigmoid") -> Network:
-    net = Network(gw.nn.LSTM(3, 5, gate_activation=gate_activation))
+def lstm(gate_activation: str = "sigmoid") -> Net:
+    net = tagger(gw.nn.LSTM(3, 5, gate_activation=gate_activation))
     carve(net.rnn, net.fc, PATTERNS, "ifgo")
     with torch.no_grad():
         net.rnn.bias_hh_l0.fill_(0.25)
@@ -98,7 +87,7 @@ def test_a_constant_gate_is_what_the_network_computes() -> None:
 
 def test_the_candidate_of_a_gru_has_three_ways_to_be() -> None:
     """n = tanh(b_in + r b_hn): varies if r is live and b_hn is not 0; otherwise one number."""
-    net = Network(gw.nn.GRU(3, 4))
+    net = tagger(gw.nn.GRU(3, 4))
     carve(net.rnn, net.fc, {0: "r", 1: "r", 2: "u", 3: "run"}, "run")
     with torch.no_grad():
         net.rnn.bias_ih_l0.fill_(0.5)
@@ -118,7 +107,7 @@ def test_a_third_cell_is_judged_by_its_own_declaration() -> None:
     class Other(gw.nn.GRU):
         cell = dataclasses.replace(gw.nn.GRU.cell, name="Other", gated_recurrent={"n": "u"})
 
-    net = Network(Other(3, 3))
+    net = tagger(Other(3, 3))
     carve(net.rnn, net.fc, {0: "r", 1: "u", 2: "run"}, "run")
     with torch.no_grad():
         net.rnn.bias_hh_l0.fill_(0.25)
@@ -130,7 +119,7 @@ def test_a_third_cell_is_judged_by_its_own_declaration() -> None:
 def test_looking_changes_nothing_and_agrees_with_measure() -> None:
     """Both directions of a bidirectional layer, after a sparsifier with group variables."""
     torch.manual_seed(0)
-    net = Network(nn.LSTM(3, 4, bidirectional=True))
+    net = tagger(nn.LSTM(3, 4, bidirectional=True))
     gw.Variational(net, n_train=100)
     with torch.no_grad():
         net.rnn.gate_scale_l0_log_sigma[0, :2] = 5.0  # noise above signal: these input gates are constant
