@@ -100,6 +100,8 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
 
 def first_line(error: Exception) -> str:
     said = str(error).strip()
+    if "cannot be interpreted as an integer" in said:
+        return "a loop runs as often, or an index is as large, as an input says"
     return said.splitlines()[0][:160] if said else type(error).__name__
 
 
