@@ -36,6 +36,7 @@ class Posterior(nn.Module):
         self.noise, self.snr_threshold = noise, snr_threshold
         self.samples: dict[str, Tensor] = {}  # of this mini-batch, filled by gatewise.Variational
         self.sequence_noise: dict[tuple[str, int], Tensor] = {}
+        self.thresholded: dict[str, Tensor] = {}  # in evaluation without gradients
         self.in_batch = False  # between the first and the last layer of one forward() of the model
 
     def add_log_sigma(self, name: str, start: float, shared: dict[int, nn.Parameter]) -> None:
@@ -61,10 +62,20 @@ class Posterior(nn.Module):
         mean, log_sigma = getattr(self, name)[at], getattr(self, name + LOG_SIGMA)[at]
         return torch.where(kept(mean, log_sigma, self.snr_threshold), mean, torch.zeros_like(mean))
 
+    def masked_once(self, name: str) -> Tensor:
+        """The same for every call in one pass without gradients: a cell is called at every step."""
+        # With gradients, what a checkpointed step computes again must be what it computed.
+        if not self.in_batch or torch.is_grad_enabled():
+            return self.masked(name)
+        found = self.thresholded.get(name)
+        if found is None:
+            found = self.thresholded[name] = self.masked(name)
+        return found
+
     def drawn(self, name: str) -> Tensor:
         """The value for this call: the sample of the mini-batch in training, the masked mean in evaluation."""
         if not self.training:
-            return self.masked(name)
+            return self.masked_once(name)
         if name in self.samples and self.in_same_pass():
             return self.samples[name]
         # Called outside the model's forward().
@@ -98,10 +109,11 @@ class Posterior(nn.Module):
 
     def forget(self) -> None:
         """Drop what was drawn; the next mini-batch draws anew."""
-        self.samples, self.sequence_noise = {}, {}
+        self.samples, self.sequence_noise, self.thresholded = {}, {}, {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "samples": {}, "sequence_noise": {}}  # part of a pass, not of the layer
+        # Parts of a pass, not of the layer.
+        return {**self.__dict__, "samples": {}, "sequence_noise": {}, "thresholded": {}}
 
     def _load_from_state_dict(
         self,

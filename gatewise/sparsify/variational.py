@@ -197,7 +197,7 @@ class Variational:
         """What was drawn stays until the next pass: gradient checkpointing computes layers again on the way back."""
         for layer in model.modules():
             if isinstance(layer, Posterior):
-                layer.in_batch = False
+                layer.in_batch, layer.thresholded = False, {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kl": None}  # part of a graph

@@ -76,6 +76,24 @@ def test_evaluation_and_penalty_are_those_of_the_layer(kind: str, levels: str) -
 
 
 @both
+def test_evaluation_thresholds_once_a_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once a step, and from the parameters as they are in that pass."""
+    model = Stepwise(kind).eval()
+    gw.Variational(model, "W+G+N", n_train=50)
+    asked: list[str] = []
+    masked = type(model.rnn).masked
+    monkeypatch.setattr(
+        type(model.rnn), "masked", lambda self, name: asked.append(name) or masked(self, name)
+    )
+    ids = torch.randint(7, (STEPS, 3))
+    with torch.no_grad():
+        before = model(ids)
+        assert sorted(asked) == ["gate_scale", "input_scale", "neuron_scale", "weight_hh", "weight_ih"]
+        model.rnn.weight_ih.mul_(2)
+        assert not torch.equal(model(ids), before)
+
+
+@both
 @levels
 def test_every_parameter_learns(kind: str, levels: str) -> None:
     """Means, log sigmas, z of gates, neurons and of the embedding's components, which the loop is known to read."""
@@ -140,9 +158,10 @@ def test_it_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
 
 
 @both
-def test_checkpointed_steps_see_the_same_noise(kind: str) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_checkpointed_steps_see_the_same_noise(kind: str, training: bool) -> None:
     """Gradient checkpointing runs every step again on the way back, with the draws of the pass."""
-    model = Stepwise(kind)
+    model = Stepwise(kind).train(training)
     gw.Variational(model, "W+G+N", n_train=50, log_sigma=-1.0, readers={"rnn": ["fc"], "emb": ["rnn"]})
     ids, found = torch.randint(7, (STEPS, 3)), []
     for model.again in (False, True):
