@@ -1,0 +1,95 @@
+"""export, bench."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatewise.cli.options import AsJson, Into, ModelFolder, built
+from gatewise.cli.program import app
+
+SHIP = "Run and ship"
+
+
+@app.command(rich_help_panel=SHIP, epilog="Example: gatewise export runs/demo/compressed --onnx model.onnx")
+def export(
+    model: ModelFolder,
+    onnx: Annotated[Path | None, typer.Option(help="File to write as ONNX.")] = None,
+    c: Annotated[Path | None, typer.Option("--c", help="Folder to write as C source.")] = None,
+    states: Annotated[
+        bool | None,
+        typer.Option(help="ONNX: states as inputs and outputs; as forward() has them by default."),
+    ] = None,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="ONNX: the length of each sequence as an input.")
+    ] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
+    ] = False,
+    into: Into = None,
+) -> None:
+    """Carry a saved model away: into ONNX or C.
+
+    What its inputs and outputs mean goes along, as NAME.encoding.json.
+    """
+    from gatewise.export import load, to_c, to_onnx
+    from gatewise.export.csource import check_replaceable
+    from gatewise.tasks.data.encoding import ENCODING, copy_encoding
+    from gatewise.tasks.files import model_folder
+
+    if onnx is None and c is None:
+        raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
+    if int8 and c is None:
+        raise typer.BadParameter("--int8 belongs to --c FOLDER.")
+    if (lengths or states is not None) and onnx is None:
+        raise typer.BadParameter("--lengths and --states belong to --onnx FILE.")
+    model = model_folder(model)
+    if c is not None:
+        c = c.resolve()  # "." has no name, which the encoding is called by
+        check_replaceable(c)  # before anything is written
+        if onnx is not None and onnx.resolve().is_relative_to(c):
+            raise typer.BadParameter(f"--onnx {onnx} lies in the folder of --c, which holds C source alone.")
+    loaded = load(model, built(into))
+    if onnx is not None:
+        path = to_onnx(loaded, onnx, states=states, lengths=lengths)
+        typer.echo(f"{path}: {path.stat().st_size} bytes")
+    if c is not None:
+        made = to_c(loaded, c, weights="int8" if int8 else "float32")
+        where = "flash" if made.weight_file is None else made.weight_file.name
+        typer.echo(
+            f"{made.path}: {made.weights}, {where} {made.flash_bytes:,} bytes, without code; RAM {made.ram_bytes:,} "
+            f"bytes; largest error {made.max_abs_error:.3g}"
+        )
+    # Beside a C folder, not inside: to_c() replaces only what is its own.
+    for written in (onnx, c):
+        for path in copy_encoding(model, written.with_name(f"{written.name}.{ENCODING}")) if written else ():
+            typer.echo(f"{path}: {path.stat().st_size} bytes")
+
+
+@app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/compressed --threads 2")
+def bench(
+    model: ModelFolder,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a sequence.")] = 35,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a batch.")] = 20,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for everybody.")] = 1,
+    seconds: Annotated[float, typer.Option(min=0, help="At least this long for each situation.")] = 1.0,
+    into: Into = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine."""
+    from gatewise.export import load
+    from gatewise.export.timing import race
+    from gatewise.tasks.files import model_folder
+
+    loaded = load(model_folder(model), built(into))
+    timings = race(loaded, steps=steps, batch=batch, threads=threads, seconds=seconds)
+    if as_json:
+        typer.echo(json.dumps([vars(timing) for timing in timings]))
+        return
+    for timing in timings:
+        typer.echo(
+            f"{timing.situation:16s} {timing.name:22s} {timing.seconds * 1e6:12.1f} us {timing.ratio:8.1f}x"
+        )
