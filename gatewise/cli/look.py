@@ -34,9 +34,8 @@ def figures(
     """
     from gatewise.tasks.finished.explore import write_figures
 
-    build = None if into is None else partial(built, into)
-    written = write_figures(runs, out, data_dir, lags, sequences, partial(typer.echo, err=True), build)
-    for path in written:
+    say = partial(typer.echo, err=True)
+    for path in write_figures(runs, out, data_dir, lags, sequences, say, partial(built, into)):
         typer.echo(path)
 
 
@@ -59,8 +58,7 @@ def report(
 
     if len(runs) > 2:
         raise typer.BadParameter(f"a page compares two runs at most, not {len(runs)}.")
-    build = None if into is None else partial(built, into)
-    path, notes = write_report(runs, out, data_dir, lags, sequences, build)
+    path, notes = write_report(runs, out, data_dir, lags, sequences, partial(built, into))
     for note in notes:
         typer.echo(f"Note: {note}", err=True)
     typer.echo(f"{path}: {path.stat().st_size:,} bytes; open it in a browser")

@@ -88,7 +88,7 @@ class Writer:
         program = Program(
             title=title,
             n_inputs=self.narrow.n_inputs,
-            n_words=self.table().n_words if by_word else None,
+            n_words=self.narrow.table.n_words if by_word else None,
             n_outputs=self.narrow.width,
             final=any(is_last(link) for link in self.narrow.links),
             streams=self.streams,
@@ -176,7 +176,7 @@ class Writer:
         folded = self.fold and index == 1
         states, done = [], 0
         for d, r in enumerate(link.directions):
-            packed = pack(link, r, self.table().weight if folded else None, tight=True, int8=self.int8)
+            packed = pack(link, r, self.narrow.table.weight if folded else None, tight=True, int8=self.int8)
             struct = self.layer(f"layer_{index}" + ("_back" if r.reverse else ""), packed)
             padded = -(-r.kept // BLOCK) * BLOCK
             state = f"m->state + {self.state}"
@@ -308,14 +308,9 @@ class Writer:
 
     # Words.
 
-    def table(self) -> Table:
-        table = self.narrow.links[0]
-        assert isinstance(table, Table)
-        return table
-
     def row_of(self) -> str:
         """row_of(): the row of a word, -1 for a removed one; by map or by search, whichever takes fewer bytes."""
-        table = self.table()
+        table = self.narrow.table
         if table.rows is None:
             return ""
         kept = np.flatnonzero(table.rows >= 0)

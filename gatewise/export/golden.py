@@ -13,7 +13,7 @@ from gatewise.export.carrays import declaration
 from gatewise.export.reference import answer, rounded
 from gatewise.nn.lookup import evaluating
 from gatewise.readers.values import leaves
-from gatewise.runtime.narrow import NarrowChain, Table
+from gatewise.runtime.narrow import NarrowChain
 
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
 BESIDES = "forward() gives something else than the chain of layers that was found in it; its answer must come first."
@@ -59,8 +59,7 @@ def golden_input(narrow: NarrowChain, steps: int) -> NDArray[Any]:  # (T, n_inpu
     generator = np.random.default_rng(0)
     if not narrow.chain.words:
         return generator.standard_normal((steps, narrow.n_inputs), np.float32)
-    table = narrow.links[0]
-    assert isinstance(table, Table)
+    table = narrow.table
     ids = generator.integers(0, table.n_words, steps)
     kept = np.arange(table.n_words) if table.rows is None else np.flatnonzero(table.rows >= 0)
     if len(kept):

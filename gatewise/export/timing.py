@@ -130,8 +130,7 @@ def example(engine: Engine, steps: int, batch: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     frame = (batch, steps) if narrow.chain.batch_axis == 0 else (steps, batch)
     if narrow.chain.words:
-        table = narrow.links[0]
-        return torch.randint(0, table.n_words, frame, generator=generator)  # type: ignore[union-attr]
+        return torch.randint(0, narrow.table.n_words, frame, generator=generator)
     return torch.randn(*frame, narrow.n_inputs, generator=generator)
 
 

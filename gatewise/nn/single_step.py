@@ -19,9 +19,8 @@ class SingleStep(nn.Module):
     def step(self, x: Tensor, state: State) -> State:  # (B, I), each (B, H)
         raise NotImplementedError
 
-    def forward(
-        self, input: Tensor, hx: Any = None
-    ) -> Tensor | State:  # (B, I) or (I,); h, or the pair (h, c)
+    def forward(self, input: Tensor, hx: Any = None) -> Tensor | State:
+        """x is (B, I) or (I,), the state h or the pair (h, c), zero if there is none."""
         batched = input.dim() == 2
         x = input if batched else input[None]
         if x.shape[-1] != self.input_size:

@@ -127,6 +127,14 @@ def is_refusal(error: Exception) -> bool:
     return not about_proxies and not Path(inner).is_relative_to(Path(torch.__file__).parent)
 
 
+def first_line(error: Exception) -> str:
+    """Why forward() could not be recorded, in a line that names nothing of ours."""
+    said = str(error).strip()
+    if "cannot be interpreted as an integer" in said:
+        return "a loop runs as often, or an index is as large, as an input says"
+    return said.splitlines()[0][:160] if said else type(error).__name__
+
+
 @contextmanager
 def same_random_numbers() -> Iterator[list[str]]:
     """Puts the generators of Python, NumPy and torch back, and names in the list it gives those that were used."""

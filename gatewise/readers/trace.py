@@ -25,6 +25,7 @@ from gatewise.readers.record import (
     PASSED_ON,
     Recording,
     combinations,
+    first_line,
     is_hooked,
     origin,
     recordings,
@@ -96,13 +97,6 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
             found.exposed.setdefault(name, why)
         found.memory.update(blocks)
     return found
-
-
-def first_line(error: Exception) -> str:
-    said = str(error).strip()
-    if "cannot be interpreted as an integer" in said:
-        return "a loop runs as often, or an index is as large, as an input says"
-    return said.splitlines()[0][:160] if said else type(error).__name__
 
 
 class Follower(ChannelOperations):

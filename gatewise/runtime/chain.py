@@ -16,7 +16,15 @@ from torch.nn.functional import one_hot
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.names import PACKS, name_of
-from gatewise.readers.record import Recording, is_hooked, is_written, origin, recordings, rewritten
+from gatewise.readers.record import (
+    Recording,
+    first_line,
+    is_hooked,
+    is_written,
+    origin,
+    recordings,
+    rewritten,
+)
 from gatewise.readers.values import leaves, listed
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
@@ -133,7 +141,7 @@ def find_chain(model: nn.Module) -> Chain:
     try:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-        raise ChainError(f"forward() could not be traced: {error}. {WAY_OUT}") from error
+        raise ChainError(f"forward() could not be traced: {first_line(error)}. {WAY_OUT}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
     chain, *others = (Walk(model, takes_no_state(way)).through(way.graph) for way in made)

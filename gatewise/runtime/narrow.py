@@ -101,6 +101,13 @@ class NarrowChain:
     # output of the removed channels, constant
     rest: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
+    @property
+    def table(self) -> Table:
+        """The first link, where the input are words."""
+        table = self.links[0]
+        assert isinstance(table, Table)
+        return table
+
 
 def narrow_chain(model: torch.nn.Module) -> NarrowChain:
     """The narrow chain of a compact model; one that is not compact, or only in part, is compressed first.

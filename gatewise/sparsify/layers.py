@@ -322,20 +322,15 @@ class VariationalCell(RecurrentPosterior, SingleStep):
     def convert(cls, dense: nn.RNNCellBase) -> VariationalCell:
         cell, new = cell_of(dense), cls()
         assert cell is not None
-        new.cell, new.input_size, new.hidden_size, new.bias = (
-            cell,
-            dense.input_size,
-            dense.hidden_size,
-            dense.bias,
-        )
+        new.cell, new.bias = cell, dense.bias
+        new.input_size, new.hidden_size = dense.input_size, dense.hidden_size
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             new.register_parameter(name, getattr(dense, name))
         return new
 
     def extra_repr(self) -> str:
-        return f"{self.cell.name}, {self.input_size}, {self.hidden_size}" + (
-            "" if self.bias else ", bias=False"
-        )
+        said = f"{self.cell.name}, {self.input_size}, {self.hidden_size}"
+        return said if self.bias else f"{said}, bias=False"
 
     def step(self, x: Tensor, state: State) -> State:
         weights = self.weights(0, 0, len(x))

@@ -38,11 +38,11 @@ def write_report(
     data_dir: str | Path | None = None,
     lags: int = LAGS,
     sequences: int = SEQUENCES,
-    build: Build | None = None,
+    build: Build = lambda: None,
 ) -> tuple[Path, list[str]]:
     """One self-contained HTML file about one run, or two side by side; and notes on what could not be shown.
 
-    `lags=0` leaves the lag curves out; `build` makes models of a class of your own.
+    `lags=0` leaves the lag curves out.
     """
     runs = [open_run(path, build) for path in paths]
     shown = [
@@ -125,7 +125,7 @@ def write_figures(
     lags: int = LAGS,
     sequences: int = SEQUENCES,
     say: Say = lambda _: None,
-    build: Build | None = None,
+    build: Build = lambda: None,
 ) -> list[Path]:
     """PNG and SVG of the first run's gates, lag curves and group norms, and of all runs' training and sizes.
 

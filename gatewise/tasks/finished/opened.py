@@ -24,7 +24,7 @@ from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.training.checkpoints import Metrics
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
-Build = Callable[[], nn.Module]
+Build = Callable[[], nn.Module | None]  # a model of a class of the user's own, to load into
 AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
 
 
@@ -66,13 +66,13 @@ def open_record(path: str | Path) -> Record:
     )
 
 
-def open_run(path: str | Path, build: Build | None = None) -> FinishedRun:
-    """A run's folder, or a model's folder inside or outside of one; `build` makes a model of a class of your own."""
+def open_run(path: str | Path, build: Build = lambda: None) -> FinishedRun:
+    """A run's folder, or a model's folder inside or outside of one."""
     model = saved_model(Path(path))
     record = open_record(path)
     return FinishedRun(
         **vars(record),
-        model=load(model, build() if build is not None else None).eval(),
+        model=load(model, build()).eval(),
         bench=read_json(record.folder / BENCH, list),
         model_bytes=sum(file.stat().st_size for file in model.glob("*.safetensors")),
         encoding=load_encoding(model),
