@@ -48,7 +48,7 @@ def independent(layer: Layer) -> dict[str, float]:
 
 def overlap(a: Mapping[str, float], b: Mapping[str, float]) -> float:
     """Sum over patterns of the smaller share; 1 if the shares are equal, 0 if no pattern is common."""
-    return sum(min(a[pattern], b[pattern]) for pattern in a.keys() & b.keys())
+    return sum(min(share, b[pattern]) for pattern, share in a.items() if pattern in b)  # in the order of a
 
 
 def by_chance(a: Layer, b: Layer) -> float:
