@@ -23,8 +23,8 @@ import torch
 from patterns import live_gates
 from stored import RESULTS, StoredRun, stored_rows, stored_runs
 
+from gatewise.tasks.files import GATES, MODEL
 from gatewise.tasks.finished.saved import SPLITS, evaluate_saved
-from gatewise.tasks.training.trainer import GATES, MODEL
 
 THOUSANDTH = 1e-3  # relative: a GPU's sums turn the fifth digit of a perplexity, or an answer of a classifier
 

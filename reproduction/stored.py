@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gatewise.tasks.files import GATES, METRICS, RESULT
 from gatewise.tasks.finished.reproduce import seed_folders
 from gatewise.tasks.training.checkpoints import Metrics
-from gatewise.tasks.training.trainer import GATES, METRICS, RESULT
 
 RESULTS = Path(__file__).parent.parent / "results"
 
