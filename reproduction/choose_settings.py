@@ -4,9 +4,9 @@
 paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality.
 `small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
 three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`,
-`large-wn`: the same to the end, and the strength of W+N. A trial differs from its recipe in the keys that its name
-lists and is otherwise trained in full. Trials are ordered by validation perplexity; test numbers are stored and not
-looked at.
+`large-wn`: the same to the end, and the strength of W+N. `imdb-vectors`: what pretrained vectors are worth to the dense
+network. A trial differs from its recipe in the keys that its name lists and is otherwise trained in full. Trials are
+ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
 
@@ -16,6 +16,7 @@ are done already are taken from their folders.
     python reproduction/choose_settings.py start --json reproduction/choice_start.json
     python reproduction/choose_settings.py large-wgn --json reproduction/choice_large_wgn.json
     python reproduction/choose_settings.py large-wn --json reproduction/choice_large_wn.json
+    python reproduction/choose_settings.py imdb-vectors --json reproduction/choice_imdb_vectors.json
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gatewise.analyse.history import RISING
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.finished.reproduce import line, numbers
+from gatewise.tasks.finished.reproduce import QUALITY, line, numbers
 from gatewise.tasks.training.trainer import Options, train
 
 RECIPE = {
@@ -36,6 +38,7 @@ RECIPE = {
     "start": "ptb-word-large-prune-wgn",
     "large-wgn": "ptb-word-large-prune-wgn",
     "large-wn": "ptb-word-large-prune-wn",
+    "imdb-vectors": "imdb-original",
 }
 TRIALS = {
     "bayes": [
@@ -53,9 +56,12 @@ TRIALS = {
             (20, 35, 10, 25, 0, 0.03),
         )
     ],
-    "lambda": [f"group={group}" for group in (0.002, 0.003, 0.0034, 0.0036, 0.004)],
+    "lambda": [
+        *(f"group={group}" for group in (0.002, 0.003, 0.0034, 0.0036, 0.0038, 0.004)),
+        *("group=0.0038 seed=1", "group=0.0038 seed=2", "group=0.002 l1_on_output=false"),
+    ],
     "small-wgn": [
-        *("clip=10", "clip=2.5", "init_range=0.05"),
+        *("clip=10", "clip=2.5", "init_range=0.05", "l1_on_output=false"),
         *(f"forget_bias={bias}{seed}" for bias in (0, 1) for seed in ("", " seed=1", " seed=2")),
     ],
     "start": [
@@ -67,6 +73,7 @@ TRIALS = {
         f"group={group} clip={clip} warm_up={updates}"
         for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600))
     ],
+    "imdb-vectors": ["vectors=word2vec", "vectors=none"],
 }
 
 
@@ -90,17 +97,20 @@ def main() -> None:
     arguments = parser.parse_args()
     name, done = RECIPE[arguments.question], []
     for trial in TRIALS[arguments.question]:
-        out = arguments.runs / folder(trial)
+        out = arguments.runs / arguments.question / folder(trial)
         if arguments.list:
             changes = " ".join(f"--set {change}" for change in trial.split())
             print(f"gatewise train {name} {changes} --out {out} --resume")
             continue
         options = Options(out, arguments.data_dir, arguments.device, resume=True)
         done.append(summary(trial, train(recipes.load(name, trial.split()), options)))
-    done.sort(key=lambda found: found["valid_ppl"])
+    if not done:
+        return
+    quality = next(key for key in QUALITY if key in done[0])
+    done.sort(key=lambda found: found[quality], reverse=quality.partition("_")[2] in RISING)
     for found in done:
         print(f"{line(found):48} {found['seconds']:5.0f} s  {found['trial']}")
-    if arguments.json and done:
+    if arguments.json:
         arguments.json.write_text(json.dumps({"recipe": name, "trials": done}, indent=1) + "\n")
 
 
