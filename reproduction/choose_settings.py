@@ -4,9 +4,9 @@
 paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality.
 `small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
 three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`,
-`large-wn`: the same to the end, and the strength of W+N. `imdb-vectors`: what pretrained vectors are worth to the dense
-network. A trial differs from its recipe in the keys that its name lists and is otherwise trained in full. Trials are
-ordered by validation quality; test numbers are stored and not looked at.
+`large-wn`: the same to the end, and the strength of W+N. `imdb-vectors`: what pretrained vectors are worth to the
+dense network. A trial differs from its recipe in the keys that its name lists and is otherwise trained in full.
+Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
 

@@ -21,8 +21,9 @@ from gatewise.runtime.stages import pack
 def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     """The same model with engine-backed recurrent layers of the same call: CPU, float32, inference only.
 
-    A model that is not compact, or only in part, is compressed first. The argument is not changed; the answer is in
-    eval mode and no parameter of it asks for a gradient.
+    Single-step cells, whose loop is in forward(), stay in torch. A model that is not compact, or only in part, is
+    compressed first. The argument is not changed; the answer is in eval mode and no parameter of it asks for a
+    gradient.
     """
     if threads < 1:
         raise ValueError(f"threads={threads} must be at least 1.")

@@ -144,6 +144,8 @@ def find_chain(model: nn.Module) -> Chain:
         raise ChainError(f"forward() could not be traced: {first_line(error)}. {WAY_OUT}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
+    if any(way.loops for way in made):
+        raise ChainError(f"forward() loops over its input, which a chain of layers does not. {NO_LOOPS}")
     chain, *others = (Walk(model, takes_no_state(way)).through(way.graph) for way in made)
     for way, other in zip(made[1:], others):
         if other != chain:
@@ -153,6 +155,7 @@ def find_chain(model: nn.Module) -> Chain:
 
 
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
+NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
 
 
 class Walk:
@@ -299,7 +302,7 @@ class Walk:
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value) -> Any:
         if is_single_step(module):
-            raise self.refuse(name, "a single-step cell leaves the loop over time to forward()")
+            raise ChainError(f"{name}: a single-step cell leaves the loop over time to forward(). {NO_LOOPS}")
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
