@@ -54,7 +54,7 @@ class Recording:
     stored: dict[fx.Node, str]  # what forward() stores in its modules, and where: the next call may read it
     drawn: tuple[str, ...] = ()  # whose random numbers it drew: with others it may go another way
     loops: int = 0  # that run as often as an input says
-    steady: tuple[tuple[At, At], ...] = ()  # what must carry the same for all lengths to be like those recorded
+    steady: tuple[tuple[At, At], ...] = ()  # what must carry the same, so that all lengths are like these
 
 
 class Recorded(fx.Proxy):
