@@ -90,8 +90,11 @@ OVERLAP = (
     f"every layer: {ALIKE} of the overlap of two seeds (1 if there is one), {CLEARLY} more than by chance"
 )
 FEWER = "every W+G+N run has fewer of both than every W+N run"
+TEXTS = {"IMDb": "imdb-bayes-{}", "IMDb, best": "imdb-bayes-{}-best",
+         "AG News": "agnews-bayes-{}", "AG News, best": "agnews-bayes-{}-best"}  # fmt: skip
 PAIRS = {
     "IMDb": ("imdb-bayes-wn", "imdb-bayes-wgn"),
+    "IMDb, best": ("imdb-bayes-wn-best", "imdb-bayes-wgn-best"),
     "AG News": ("agnews-bayes-wn", "agnews-bayes-wgn"),
     "word PTB small, Bayes": (WN, WGN),
     "word PTB small, pruning, both lambdas as stated": (PRUNED_WN, PRUNED),
@@ -100,15 +103,15 @@ PAIRS = {
 }
 W_ALONE = {
     "word PTB": (W, WGN),
-    "IMDb": ("imdb-bayes-w", "imdb-bayes-wgn"),
-    "AG News": ("agnews-bayes-w", "agnews-bayes-wgn"),
+    **{task: (rows.format("w"), rows.format("wgn")) for task, rows in TEXTS.items()},
 }
 
 CLAIMS = [
-    Claim("a1", "IMDb keeps g and drops output gates", KEEPS_G, ["imdb-bayes-wgn"], GATES, keeps_g),
-    Claim("a2", "AG News keeps g and drops output gates", KEEPS_G, ["agnews-bayes-wgn"], GATES, keeps_g),
-    Claim("a3", "so does Bayes W alone: IMDb", KEEPS_G, ["imdb-bayes-w"], GATES, keeps_g),
-    Claim("a4", "so does Bayes W alone: AG News", KEEPS_G, ["agnews-bayes-w"], GATES, keeps_g),
+    *(Claim(f"a{k}", f"classification keeps g and drops output gates: {task}", KEEPS_G, [rows.format("wgn")],
+            GATES, keeps_g)
+      for k, (task, rows) in enumerate(TEXTS.items(), 1)),
+    *(Claim(f"a{k}", f"so does Bayes W alone: {task}", KEEPS_G, [rows.format("w")], GATES, keeps_g)
+      for k, (task, rows) in enumerate(TEXTS.items(), 5)),
     Claim("b1", "word LM, layer 2: many neurons are o-only",
           "every seed: a tenth of the kept neurons, and twice as many as by chance", [WGN], GATES, many_output_only),
     Claim("b2", "their c_t moves one way, with the sign of g",
@@ -126,23 +129,25 @@ CLAIMS = [
           f"all seeds together: 9 of 10 neurons with a ratio of {LONG} or more", [WGN], MODEL, long_are_full),
     Claim("c4", "the same through a neuron's own cell alone, h of the step before held fixed",
           f"all seeds together: 9 of 10 neurons with a ratio of {LONG} or more", [WGN], MODEL, long_by_themselves),
-    Claim("d", "IMDb: all neurons are long, one of them reads the present too",
-          f"every seed: all ratios {LONG} or more, exactly one 1/3 or less", ["imdb-bayes-wgn"], MODEL, all_long),
+    *(Claim(key, f"{task}: all neurons are long, one of them reads the present too",
+            f"every seed: all ratios {LONG} or more, exactly one 1/3 or less", [TEXTS[task].format("wgn")],
+            MODEL, all_long)
+      for key, task in (("d1", "IMDb"), ("d2", "IMDb, best"))),
     Claim("e", "char LM: nearly all gates of kept neurons are live",
           "every seed: 90 % or more", ["ptb-char-bayes-wgn"], GATES, uses_nearly_all),
     *(Claim(f"f{k}", f"Bayes W alone leaves the patterns of Bayes W+G+N: {task}", OVERLAP, rows, GATES, same_patterns)
       for k, (task, rows) in enumerate(W_ALONE.items(), 1)),
     *(Claim(f"f{k}", f"at lower compression: {task}", "mean over seeds below", rows, RESULT, less_compressed)
-      for k, (task, rows) in enumerate(W_ALONE.items(), 4)),
-    Claim("f7", "pruning W+G+N leaves the patterns of Bayes W+G+N", OVERLAP, [PRUNED, WGN], GATES, same_patterns),
-    Claim("f8", "o-only neurons in layer 2 with every method",
+      for k, (task, rows) in enumerate(W_ALONE.items(), 6)),
+    Claim("f11", "pruning W+G+N leaves the patterns of Bayes W+G+N", OVERLAP, [PRUNED, WGN], GATES, same_patterns),
+    Claim("f12", "o-only neurons in layer 2 with every method",
           "every seed: more than twice as many as by chance", [W, WN, WGN, PRUNED], GATES, output_only_everywhere),
     Claim("g", "the large word LM is left with another structure than the small one",
           f"every layer: less than {ALIKE} of the overlap of two seeds of the small one",
           ["ptb-word-large-prune-wgn-best", PRUNED], GATES, other_structure),
     *(Claim(f"h{k}", f"W+G+N leaves fewer neurons and gates than W+N: {task}", FEWER, rows, RESULT, fewer)
       for k, (task, rows) in enumerate(PAIRS.items(), 1)),
-    Claim("h7", "W+G+N does not leave fewer than W+N: char PTB", f"not: {FEWER}",
+    Claim("h8", "W+G+N does not leave fewer than W+N: char PTB", f"not: {FEWER}",
           ["ptb-char-bayes-wn", "ptb-char-bayes-wgn"], RESULT, not_fewer),
 ]  # fmt: skip
 
@@ -161,7 +166,7 @@ def text(asked: Sequence[Mapping[str, Any]]) -> str:
     blocks = []
     for one in asked:
         body = [f"if: {one['threshold']}", one["line"]]
-        blocks.append(f"{one['claim']:3} {one['verdict']:18}{one['text']}")
+        blocks.append(f"{one['claim']:4}{one['verdict']:18}{one['text']}")
         blocks += [
             textwrap.fill(part, 112, initial_indent=" " * 22, subsequent_indent=" " * 22) for part in body
         ]

@@ -103,8 +103,22 @@ AUTHORS = {
 }
 
 TASKS = {
-    "IMDb, Bayes": {"W": "imdb-bayes-w", "W+N": "imdb-bayes-wn", "W+G+N": "imdb-bayes-wgn"},
-    "AG News, Bayes": {"W": "agnews-bayes-w", "W+N": "agnews-bayes-wn", "W+G+N": "agnews-bayes-wgn"},
+    "IMDb, Bayes": {
+        "W": "imdb-bayes-w",
+        "W, best": "imdb-bayes-w-best",
+        "W+N": "imdb-bayes-wn",
+        "W+N, best": "imdb-bayes-wn-best",
+        "W+G+N": "imdb-bayes-wgn",
+        "W+G+N, best": "imdb-bayes-wgn-best",
+    },
+    "AG News, Bayes": {
+        "W": "agnews-bayes-w",
+        "W, best": "agnews-bayes-w-best",
+        "W+N": "agnews-bayes-wn",
+        "W+N, best": "agnews-bayes-wn-best",
+        "W+G+N": "agnews-bayes-wgn",
+        "W+G+N, best": "agnews-bayes-wgn-best",
+    },
     "Character PTB, dense and Bayes": {
         "dense": "ptb-char-original",
         "W": "ptb-char-bayes-w",
@@ -133,6 +147,7 @@ COLOURS = {
     "W+G+N": SERIES[0],
     "W+N": SERIES[1],
     "W": SERIES[2],
+    "W, best": SERIES[3],
     "W+N, best": SERIES[4],
     "W+G+N, best": SERIES[5],
     "dense": "#777777",
