@@ -32,9 +32,12 @@ def lstm_step(
     The scale comes before the bias, so a zero scale leaves the constant gate act(b), not act(0).
     """
     _, c = state
-    i, f, g, o = (input_part + recurrent_part).unbind(-2)
-    c = squash(f) * c + squash(i) * g.tanh()
-    return squash(o) * c.tanh() * neuron_scale, c
+    pre = input_part + recurrent_part
+    # g too, in vain: three calls of squash cost more than its numbers.
+    i, f, _, o = squash(pre).unbind(-2)
+    g = pre.select(-2, 2).tanh()
+    c = f * c + i * g
+    return scaled(o * c.tanh(), neuron_scale), c
 
 
 def gru_step(
@@ -53,11 +56,15 @@ def gru_step(
     With a zero row, n = tanh(b_in + r * b_hn): no dot product, yet constant only if r is, or if b_hn = 0.
     """
     (h,) = state
-    in_r, in_u, in_n = input_part.unbind(-2)
-    rec_r, rec_u, rec_n = recurrent_part.unbind(-2)
-    r, u = squash(in_r + rec_r), squash(in_u + rec_u)
-    n = torch.tanh(in_n + r * rec_n)
-    return (u * h + (1 - u) * n * neuron_scale,)
+    r, u = squash(input_part[..., :2, :] + recurrent_part[..., :2, :]).unbind(-2)
+    n = torch.tanh(input_part.select(-2, 2) + r * recurrent_part.select(-2, 2))
+    added = scaled(n, neuron_scale)
+    return (added + u * (h - added),)
+
+
+def scaled(h: Tensor, neuron_scale: Tensor | float) -> Tensor:
+    """h * z_h; without group variables z_h is the number 1 and costs nothing."""
+    return h if isinstance(neuron_scale, float) and neuron_scale == 1 else h * neuron_scale
 
 
 LSTM = Cell("LSTM", gates=("i", "f", "g", "o"), tanh_gates={"g"}, n_states=2, step=lstm_step)

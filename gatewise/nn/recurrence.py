@@ -94,10 +94,10 @@ def scan(
     input_part = affine(cell, x, weights.w_ih, weights.b_ih, of_rows(weights.gate_scale, rows, 2))
     input_steps = input_part.unbind(0) if batch_sizes is None else input_part.split(sizes)
     outputs: list[Tensor] = [x] * len(sizes)
-    steps = range(len(sizes))
+    steps, batch = range(len(sizes)), state[0].shape[0]
     for t in reversed(steps) if reverse else steps:
         n = sizes[t]
-        before = tuple(part[:n] for part in state)
+        before = state if n == batch else tuple(part[:n] for part in state)
         gate_scale = of_first(weights.gate_scale, n, 2)
         neuron_scale = of_first(weights.neuron_scale, n, 1)
         recurrent_part = affine(cell, before[0], weights.w_hh, weights.b_hh, gate_scale)
@@ -106,7 +106,7 @@ def scan(
         if mask is not None:
             after = tuple(torch.where(mask[t, :, None], new, old) for new, old in zip(after, before))
         outputs[t] = after[0]
-        state = tuple(torch.cat([new, old[n:]]) if n < len(old) else new for new, old in zip(after, state))
+        state = after if n == batch else tuple(torch.cat([new, old[n:]]) for new, old in zip(after, state))
     return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), state
 
 
@@ -143,7 +143,7 @@ def say_once(message: str) -> None:
 def affine(cell: Cell, x: Tensor, w: Tensor, bias: Tensor | None, gate_scale: Tensor | None) -> Tensor:
     """(x W^T) * z + b, with gates and neurons on axes of their own: (..., G, H)."""
     pre = x @ w.mT
-    pre = pre.view(*pre.shape[:-1], cell.n_gates, len(w) // cell.n_gates)  # no -1: a batch may be empty
+    pre = pre.view(*pre.shape[:-1], cell.n_gates, w.shape[0] // cell.n_gates)  # no -1: a batch may be empty
     if gate_scale is not None:
         pre = pre * gate_scale
     return pre if bias is None else pre + cell.split(bias)
@@ -269,4 +269,5 @@ def unscale(h: Tensor, z: Tensor | None) -> Tensor:  # (B, H), (H,)
     """s = h / z_h, and 0 where z_h = 0."""
     if z is None:
         return h
-    return torch.where(z == 0, torch.zeros_like(h), h / torch.where(z == 0, torch.ones_like(z), z))
+    silent = z.logical_not()
+    return (h / (z + silent)).masked_fill_(silent, 0)  # a division by zero would leave a NaN in the gradient
