@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gatewise.compact.plan import EmbeddingPlan, LinearPlan
-from gatewise.compact.recurrent import spread
+from gatewise.compact.recurrent import pick, spread
 
 
 class CompactLinear(nn.Linear):
@@ -44,8 +44,8 @@ class CompactLinear(nn.Linear):
             raise ValueError(
                 f"in_features is {self.in_features}, but the input's last dimension is {input.shape[-1]}."
             )
-        x = input if len(self.inputs) == self.in_features else input.index_select(-1, self.inputs)
-        return spread(F.linear(x, self.weight, self.bias), self.outputs, self.out_features, dim=-1)
+        y = F.linear(pick(input, self.inputs, dim=-1), self.weight, self.bias)
+        return spread(y, self.outputs, self.out_features, dim=-1)
 
 
 class CompactEmbedding(nn.Embedding):
@@ -84,13 +84,16 @@ class CompactEmbedding(nn.Embedding):
         return spread(columns, words, self.num_embeddings, dim=0)
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.weight.shape[0] == self.num_embeddings:  # every word has its own row
+            return spread(super().forward(input), self.components, self.embedding_dim, dim=-1)
         # index_select, unlike indexing, refuses negative ids as nn.Embedding does.
         rows = self.rows.index_select(0, input.reshape(-1)).view(input.shape)
-        if not len(self.weight):
+        if not self.weight.shape[0]:
             return self.weight.new_zeros(*input.shape, self.embedding_dim)
         kept = rows >= 0
-        # The padding's row gets no gradient, as in the dense layer.
-        learns = kept if self.padding_idx is None else kept & (input != self.padding_idx)
+        learns = kept
+        if self.padding_idx is not None and torch.is_grad_enabled():
+            learns = kept & (input != self.padding_idx)  # its row gets no gradient, as in the dense layer
         if self.scale_grad_by_freq or self.sparse:
             # Words that do not learn must neither be counted nor have a place in a sparse gradient.
             vectors = F.embedding(rows.clamp(min=0), self.weight.detach())
@@ -99,8 +102,6 @@ class CompactEmbedding(nn.Embedding):
             )
         else:
             vectors = F.embedding(rows.clamp(min=0), self.weight)
-            if self.padding_idx is not None:
+            if learns is not kept:
                 vectors = torch.where(learns.unsqueeze(-1), vectors, vectors.detach())
-        if len(self.weight) < self.num_embeddings:
-            vectors = vectors * kept.unsqueeze(-1)
-        return spread(vectors, self.components, self.embedding_dim, dim=-1)
+        return spread(vectors * kept.unsqueeze(-1), self.components, self.embedding_dim, dim=-1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gatewise.compact.plan import RecurrentPlan
-from gatewise.layout import Cell, State
+from gatewise.layout import Cell, Squash, State
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
-from gatewise.nn.recurrence import Weights, affine, fused_layer, fusible, scan, unscale
+from gatewise.nn.recurrence import Weights, fused_layer, fusible, scan, unscale
 from gatewise.nn.single_step import SingleStep
 
 
@@ -50,7 +52,7 @@ class CompactLayer(nn.Module):
 
     @property
     def kept(self) -> int:
-        return len(self.neurons)
+        return self.neurons.shape[0]
 
     def gated_gates(self) -> list[int]:
         return [k for k, gate in enumerate(self.cell.gates) if gate in self.cell.gated_recurrent]
@@ -84,11 +86,14 @@ class CompactLayer(nn.Module):
         w_ih, w_hh = (spread(w, self.slots, rows, dim=0) for w in (self.weight_ih, w_hh))
         if self.bias is None:
             return Weights(w_ih, w_hh, None, None)
-        b_hh = torch.zeros_like(self.bias)
+        return Weights(w_ih, w_hh, self.bias.flatten(), self.add_gated(torch.zeros_like(self.bias)).flatten())
+
+    def add_gated(self, recurrent_part: Tensor) -> Tensor:  # (..., G, K)
+        """In place: the halves of biases that are gated."""
         if self.bias_gated is not None:
-            gated = torch.tensor(self.gated_gates(), device=b_hh.device)
-            b_hh = b_hh.index_copy(0, gated, self.bias_gated)
-        return Weights(w_ih, w_hh, self.bias.flatten(), b_hh.flatten())
+            for k, gate in enumerate(self.gated_gates()):
+                recurrent_part.select(-2, gate).add_(self.bias_gated[k])
+        return recurrent_part
 
     def original(self, input_scale: Tensor | None) -> Weights:
         """The layer in its original shape, zeros where something was cut, z_h apart again."""
@@ -105,9 +110,36 @@ class CompactLayer(nn.Module):
             w_ih, w_hh, biases[0], biases[1], neuron_scale=spread(scale, self.neurons, hidden, dim=0)
         )
 
+    def read(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
+        """The inputs that some live gate reads, of all or of those `kept` below, both in the original numbering."""
+        if self.inputs.shape[0] == x.shape[-1]:
+            return x
+        return x.index_select(-1, self.inputs if kept is None else torch.searchsorted(kept, self.inputs))
+
+    def step(self, x: Tensor, state: State, squash: Squash) -> State:  # (B, n_in), each (B, K)
+        """state' = step(...), with products of live rows alone, each put in the place of its gate.
+
+        Through weights() a step would first copy both matrices, which takes longer than the step itself.
+        """
+        s = pick(state[0], self.recurrent, dim=1)
+        rows = F.linear(x, self.weight_ih)
+        if self.bias is not None and self.bias_gated is None:
+            # The two halves are only added up, as those of their biases were.
+            recurrent_part = self.by_gate(torch.addmm(rows, s, self.weight_hh.mT))
+            input_part = self.bias.expand_as(recurrent_part)
+        else:
+            input_part = self.by_gate(rows) if self.bias is None else self.by_gate(rows) + self.bias
+            recurrent_part = self.add_gated(self.by_gate(F.linear(s, self.weight_hh)))
+        return self.cell.step(input_part, recurrent_part, state, 1.0, squash)
+
+    def by_gate(self, rows: Tensor) -> Tensor:  # (B, R) -> (B, G, K)
+        """The live rows in their places, zeros in those of constant gates."""
+        gates = self.cell.n_gates
+        return spread(rows, self.slots, gates * self.kept, dim=1).view(rows.shape[0], gates, self.kept)
+
     def enter(self, state: State) -> State:  # (B, H) -> (B, K)
         """The caller's state: original width, h with its z_h. Removed neurons count as zero."""
-        h, *rest = (part.index_select(1, self.neurons) for part in state)
+        h, *rest = (pick(part, self.neurons, dim=1) for part in state)
         return (unscale(h, self.neuron_scale), *rest)
 
     def leave(self, state: State) -> State:  # (B, K) -> (B, H)
@@ -159,6 +191,7 @@ class CompactRecurrent(Recurrent):
         self, x: Tensor, state: State, sizes: Tensor | None, order: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, State]:
         lasts: list[State] = []
+        kept: Tensor | None = None  # what a level hands over, in the numbering of its original output
         for level in range(self.num_layers):
             layers = [self.layer(level, d) for d in range(self.num_directions)]
             if level and self.dropout:
@@ -167,13 +200,14 @@ class CompactRecurrent(Recurrent):
             for d, layer in enumerate(layers):
                 place = level * self.num_directions + d
                 before = layer.enter(tuple(part[place] for part in state))
-                read = x.index_select(-1, self._columns(level, layer))
-                out, after = self._one(read, before, layer, sizes, mask, reverse=d == 1)
+                out, after = self._one(layer.read(x, kept), before, layer, sizes, mask, reverse=d == 1)
                 outputs.append(out)
                 lasts.append(layer.leave(after))
-            x = torch.cat(outputs, dim=-1)  # s of the kept neurons of every direction
-        x = x * torch.cat([layer.neuron_scale for layer in layers])
-        kept = torch.cat([layer.neurons + d * self.hidden_size for d, layer in enumerate(layers)])
+            x = joined(outputs)  # s of the kept neurons of every direction
+            first, *second = (layer.neurons for layer in layers)
+            kept = joined([first, *(neurons + self.hidden_size for neurons in second)])
+        assert kept is not None
+        x = x * joined([layer.neuron_scale for layer in layers])
         whole = spread(x, kept, self.hidden_size * self.num_directions, dim=-1)
         return whole, tuple(torch.stack(parts) for parts in zip(*lasts))
 
@@ -188,11 +222,17 @@ class CompactRecurrent(Recurrent):
     ) -> tuple[Tensor, State]:
         if not layer.kept:
             return x.new_zeros(*x.shape[:-1], 0), state
+        if x.shape[0] == 1 and x.is_cpu and sizes is None and mask is None:
+            # torch's kernel arranges the weights anew at every call, which pays off over several steps only.
+            after = layer.step(x[0], state, SQUASHES[self.gate_activation])
+            return after[0].unsqueeze(0), after
         weights = layer.weights()
         backwards_packed = reverse and sizes is not None  # torch has no kernel for that direction alone
         if x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask):
             out, (after,) = fused_layer(self.cell, x.flip(0) if reverse else x, [state], [weights], sizes)
             return (out.flip(0) if reverse else out), after
+        if layer.bias_gated is None:
+            weights = replace(weights, b_hh=None)  # zeros, which every step would add
         return scan(
             self.cell,
             x,
@@ -203,14 +243,6 @@ class CompactRecurrent(Recurrent):
             mask=mask,
             reverse=reverse,
         )
-
-    def _columns(self, level: int, layer: CompactLayer) -> Tensor:
-        """Where the inputs a layer reads stand in what the level below hands over."""
-        if level == 0:
-            return layer.inputs
-        below = [self.layer(level - 1, d) for d in range(self.num_directions)]
-        kept = torch.cat([b.neurons + d * self.hidden_size for d, b in enumerate(below)])
-        return torch.searchsorted(kept, layer.inputs)
 
     def to_dense(self) -> nn.LSTM | nn.GRU:
         raise ValueError(
@@ -236,18 +268,26 @@ class CompactCell(SingleStep):
         return self.layer.original(None)
 
     def step(self, x: Tensor, state: State) -> State:
-        layer, w = self.layer, self.layer.weights()
-        before = layer.enter(state)
-        input_part = affine(self.cell, x.index_select(-1, layer.inputs), w.w_ih, w.b_ih, None)
-        recurrent_part = affine(self.cell, before[0], w.w_hh, w.b_hh, None)
-        squash = SQUASHES[self.gate_activation]
-        return layer.leave(self.cell.step(input_part, recurrent_part, before, 1.0, squash))
+        layer, squash = self.layer, SQUASHES[self.gate_activation]
+        return layer.leave(layer.step(layer.read(x), layer.enter(state), squash))
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Side by side, without a copy where there is one alone."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
+
+
+def pick(values: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Values at `index` along one axis."""
+    if index.shape[0] == values.shape[dim]:
+        return values  # all kept, in order
+    return values.index_select(dim, index)
 
 
 def spread(values: Tensor, index: Tensor, size: int, dim: int) -> Tensor:
     """Values placed at `index` along one axis of length `size`, zeros elsewhere."""
-    if len(index) == size:
+    if index.shape[0] == size:
         return values  # all kept, in order
     shape = list(values.shape)
     shape[dim] = size
-    return values.new_zeros(shape).index_copy(dim, index, values)
+    return values.new_zeros(shape).index_copy_(dim, index, values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from chains import CLOSE
 from cuts import X, numbers, same
 from networks import CELLS, TORCH, Net, tagger
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gatewise as gw
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
@@ -216,6 +218,55 @@ def test_deepcopy_state_dict_and_dtype() -> None:
         torch.testing.assert_close(small.double()(X.double()).float(), model(X), **CLOSE)
     cell = nn.LSTMCell(3, 4).double()
     torch.testing.assert_close(gw.compress(cell)(X[0].double()), cell(X[0].double()))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@torch.no_grad()
+def test_one_step_copies_no_matrix(cell: str) -> None:
+    """Step by step, a copy of the weights would take longer than the step: nothing made on the way is that large."""
+    torch.manual_seed(0)
+    model = tagger(TORCH[cell](8, 16, 2)).eval()
+    for matrix in model.rnn.parameters():
+        if matrix.dim() == 2:
+            matrix[torch.rand(len(matrix)) < 0.3] = 0
+    small = gw.compress(model)
+    least = min(w.numel() for layer in small.rnn.layers for w in (layer.weight_ih, layer.weight_hh))
+    with Largest() as made:
+        small(torch.randn(1, 1, 8))
+    assert 0 < made.numel < least
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that torch made; views of parameters are not made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = op(*args, **(kwargs or {}))
+        if not op.is_view:
+            made = answer if isinstance(answer, list | tuple) else [answer]
+            self.numel = max([self.numel, *(tensor.numel() for tensor in made)])
+        return answer
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@torch.no_grad()
+def test_nothing_is_remembered_from_the_call_before(cell: str) -> None:
+    """New weights count at once, even those written past autograd, in a network that has run before."""
+    model = tagger(TORCH[cell](3, 4, 2)).eval()
+    model.fc.weight[:, 0] = model.rnn.weight_hh_l1[:, 0] = 0
+    small = gw.compress(model)
+    for steps in (X[:1], X):
+        small(steps)
+        for parameter in small.parameters():
+            parameter.data.mul_(0.5)
+        halved = small(steps)
+        fresh = gw.compress(model)
+        fresh.load_state_dict(small.state_dict())
+        torch.testing.assert_close(halved, fresh(steps), rtol=0, atol=0)
+        small.load_state_dict(gw.compress(model).state_dict())
+        same(small, model, steps)
+        same(copy.deepcopy(small), model, steps)
 
 
 @torch.no_grad()

@@ -60,6 +60,25 @@ def test_streaming(shape: str, data: Any) -> None:
     torch.testing.assert_close(state, last, **CLOSE)
 
 
+@given(data=st.data())
+def test_gradients_of_single_steps(data: Any) -> None:
+    """A step alone multiplies live rows only; in one call of all steps the matrices have their zero rows back."""
+    case = data.draw(sparse_networks(shape="stream", bidirectional=False, unbatched=False, steps=3))
+    small = compress(case.model)
+    x, state, _ = case.inputs
+    grads = []
+    for lengths in (3, 1):
+        outputs, now = [], state
+        for steps in x.split(lengths, case.model.time):
+            output, now = small(steps, now)
+            outputs.append(output)
+        answer = torch.cat(outputs, case.model.time)
+        weight = torch.linspace(-1, 1, answer.numel()).view(answer.shape)
+        loss = (answer * weight).sum() + 0 * sum(p.sum() for p in small.parameters())
+        grads.append(torch.autograd.grad(loss, list(small.parameters())))
+    torch.testing.assert_close(*grads, **CLOSE)
+
+
 @given(case=sparse_networks())
 def test_gradients(case: Case) -> None:
     """Fine-tuning starts where the masked network stands: kept parameters and inputs get the same gradients."""
