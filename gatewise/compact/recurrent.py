@@ -206,10 +206,12 @@ class CompactRecurrent(Recurrent):
             x = joined(outputs)  # s of the kept neurons of every direction
             first, *second = (layer.neurons for layer in layers)
             kept = joined([first, *(neurons + self.hidden_size for neurons in second)])
+        after_all = tuple(torch.stack(parts) for parts in zip(*lasts))
+        if x.shape[0] == 1 and sizes is None:  # one step: what it says is the h it leaves
+            return joined([h for h, *_ in lasts[-len(layers) :]]).unsqueeze(0), after_all
         assert kept is not None
         x = x * joined([layer.neuron_scale for layer in layers])
-        whole = spread(x, kept, self.hidden_size * self.num_directions, dim=-1)
-        return whole, tuple(torch.stack(parts) for parts in zip(*lasts))
+        return spread(x, kept, self.hidden_size * self.num_directions, dim=-1), after_all
 
     def _one(
         self,
