@@ -209,10 +209,16 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         return None if self.word_scale is None else self.masked("word_scale")
 
     def forward(self, input: Tensor) -> Tensor:  # word ids of any shape
+        if self.training and input.dim() == 2 and self.batch_dim == 0:
+            # In memory time comes first, as the recurrence reads it: both ways it would copy the other order.
+            return self._vectors(input.t(), 1).transpose(0, 1)
+        return self._vectors(input, self.batch_dim)
+
+    def _vectors(self, input: Tensor, batch_dim: int) -> Tensor:
         weight = self.drawn("weight")
         vectors = F.embedding(input, weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq)
         if self.word_scale is not None:
-            vectors = vectors * self._word_scales(input).unsqueeze(-1)
+            vectors = vectors * self._word_scales(input, batch_dim).unsqueeze(-1)
         if self.training and self.padding_idx is not None:
             # The dense layer gives this row no gradient: it is no part of what is learnt, so it has no noise either.
             padding = (input == self.padding_idx).unsqueeze(-1)
@@ -225,17 +231,17 @@ class VariationalEmbedding(Posterior, nn.Embedding):
         vector = self.masked("weight", word)
         return vector if self.word_scale is None else vector * self.masked("word_scale", word)
 
-    def _word_scales(self, words: Tensor) -> Tensor:
+    def _word_scales(self, words: Tensor, batch_dim: int) -> Tensor:
         """z of every word in its place; a word that comes twice in a sequence has the same z there."""
         assert self.word_scale is not None
         if not self.training or self.noise == "batch":
             return looked_up(self.drawn("word_scale"), words)
         if words.dim() > 1:
-            check_has_batch(words.shape, self.batch_dim)
-        by_sequence = words.movedim(self.batch_dim, 0) if words.dim() > 1 else words[None]
+            check_has_batch(words.shape, batch_dim)
+        by_sequence = words.movedim(batch_dim, 0) if words.dim() > 1 else words[None]
         eps = torch.randn(len(by_sequence), self.num_embeddings, dtype=self.weight.dtype, device=words.device)
         eps = eps.gather(1, by_sequence.flatten(1)).view(by_sequence.shape)
-        eps = eps.movedim(0, self.batch_dim) if words.dim() > 1 else eps[0]
+        eps = eps.movedim(0, batch_dim) if words.dim() > 1 else eps[0]
         sigma = self.word_scale_log_sigma.exp()
         return torch.addcmul(looked_up(self.word_scale, words), looked_up(sigma, words), eps)
 

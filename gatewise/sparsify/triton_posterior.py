@@ -20,6 +20,9 @@ QUARTER = 256
 CHUNK = 4 * QUARTER  # numbers of one program; Philox gives four at a time
 # Of a row of the table: address of mean, of log sigma, numbers in the chunk, place in the flat buffer.
 WORDS = 4
+# Every tensor begins at a multiple of so many numbers: a matrix that begins elsewhere, behind a vocabulary of odd size,
+# gets a kernel of cuBLAS that loads single numbers.
+ALIGNED = 32
 
 
 @triton.jit
@@ -87,8 +90,13 @@ def chunk_table(places: tuple[tuple[int, int, int], ...], device: torch.device) 
     for mean, log_sigma, size in places:
         for start in range(0, size, CHUNK):
             rows.append((mean + 4 * start, log_sigma + 4 * start, min(CHUNK, size - start), place + start))
-        place += size
+        place += size + gap(size)
     return torch.tensor(rows, dtype=torch.int64).view(-1, WORDS).to(device)
+
+
+def gap(size: int) -> int:
+    """Unused numbers behind a tensor of this size in a flat buffer."""
+    return -size % ALIGNED
 
 
 def table_of(means: Sequence[Tensor], log_sigmas: Sequence[Tensor]) -> Tensor:
@@ -113,7 +121,7 @@ class SampleAndKL(torch.autograd.Function):
         table = table_of(means, log_sigmas)
         # Drawn on the device by torch's generator: torch.manual_seed governs it, and a graph draws anew.
         seed = torch.randint(2**62, (1,), device=table.device)
-        flat = means[0].new_empty(sum(m.numel() for m in means))
+        flat = means[0].new_empty(sum(m.numel() + gap(m.numel()) for m in means))
         partial = flat.new_empty(len(table))
         sample_kernel[(len(table),)](table, seed, flat, partial, *constants, QUARTER=QUARTER)
         keep(ctx, seed, *parameters)
@@ -134,8 +142,10 @@ class SampleAndKL(torch.autograd.Function):
 
 
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a flat tensor with the given shapes, one after the other."""
-    return [part.view(m.shape) for part, m in zip(flat.split([m.numel() for m in like]), like)]
+    """Views of a flat tensor with the given shapes, one after the other. The gaps, too, are split off: of a slice
+    the gradient would be copied once more."""
+    sizes = [size for m in like for size in (m.numel(), gap(m.numel()))]
+    return [part.view(m.shape) for part, m in zip(flat.split(sizes)[::2], like)]
 
 
 def sample_and_kl(

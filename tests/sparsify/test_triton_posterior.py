@@ -64,6 +64,14 @@ def test_gradients_of_the_samples():
         assert error.max() < 1e-5
 
 
+def test_samples_and_gradients_begin_where_vectors_can_be_loaded():
+    """At multiples of 16 bytes, whatever the sizes before: a matrix that begins elsewhere is multiplied slowly."""
+    means, log_sigmas = parameters()
+    samples, kl = sample_and_kl(means, log_sigmas, *AUTHORS)
+    grads = torch.autograd.grad(kl + sum(w.sum() for w in samples), means + log_sigmas)
+    assert [t.storage_offset() % 4 for t in (*samples, *grads)] == [0] * 3 * len(means)
+
+
 def test_a_mean_of_zero_gives_no_nan():
     m = torch.zeros(5, device=DEVICE, requires_grad=True)
     ls = torch.full((5,), -3.0, device=DEVICE, requires_grad=True)
