@@ -20,8 +20,8 @@ QUARTER = 256
 CHUNK = 4 * QUARTER  # numbers of one program; Philox gives four at a time
 # Of a row of the table: address of mean, of log sigma, numbers in the chunk, place in the flat buffer.
 WORDS = 4
-# Every tensor begins at a multiple of so many numbers: a matrix that begins elsewhere, behind a vocabulary of odd size,
-# gets a kernel of cuBLAS that loads single numbers.
+# Every tensor begins at a multiple of so many numbers: a matrix that begins elsewhere, as behind a vocabulary of odd
+# size, gets a kernel of cuBLAS that loads single numbers.
 ALIGNED = 32
 
 
