@@ -6,7 +6,8 @@
     [train]     optimiser, schedule, length, seed
     [expect]    numbers to compare with; they steer nothing
 
-A key that is not in the schema below is an error, in a file and in `--set section.key=value` alike.
+`base = "NAME"` above them takes all from another recipe, but for what the file says itself. A key that is not in the
+schema below is an error, in a file and in `--set section.key=value` alike.
 """
 
 from __future__ import annotations
@@ -198,23 +199,10 @@ def names() -> list[str]:
 
 def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """A packaged recipe by name, or a file; `changes` are `section.key=value`, the section may be left out."""
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        packaged = FOLDER / f"{name_or_path}.toml"
-        if not packaged.is_file():
-            raise RecipeError(
-                f"no recipe {str(name_or_path)!r}{suggestion(str(name_or_path), names())} "
-                "`gatewise train --list` shows all; a file of your own ends in .toml."
-            )
-        path = packaged
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: is not TOML ({error}).") from error
-    content.setdefault("name", path.stem)
-    data = content.get("data")
+    path = _find(name_or_path)
+    own, base = _read(path)
+    content = {"name": path.stem, **_over(base, own)}
+    data = (base or content).get("data")
     before = data.get("task") if isinstance(data, dict) else None
     changed = {apply_change(content, change): change for change in changes}
     try:
@@ -222,15 +210,72 @@ def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     except RecipeError as error:
         raise RecipeError(f"{_blamed(str(error), changes) or path}: {error}") from error
     _refuse_unread(recipe, changed)
-    return _of_own_data(recipe) if before in PAPER_DATA and recipe.data.task in OWN_DATA else recipe
+    if before not in PAPER_DATA or recipe.data.task not in OWN_DATA:
+        return recipe
+    return _of_own_data(recipe, own if base else {})
 
 
-def _of_own_data(recipe: Recipe) -> Recipe:
-    """The recipe of a paper's row on other data: its title and the paper's numbers tell nothing about them."""
+def _find(name_or_path: str | Path, folder: Path = Path()) -> Path:
+    """The file of a recipe; a path of a `base` is one from the folder of the file that names it."""
+    if Path(name_or_path).suffix == ".toml":
+        return folder / name_or_path
+    packaged = FOLDER / f"{name_or_path}.toml"
+    if not packaged.is_file():
+        raise RecipeError(
+            f"no recipe {str(name_or_path)!r}{suggestion(str(name_or_path), names())} "
+            "`gatewise train --list` shows all; a file of your own ends in .toml."
+        )
+    return packaged
+
+
+def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file says itself, and what it takes from its base, which may have one, too."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: is not TOML ({error}).") from error
+    if "base" not in own:
+        return own, {}
+    base, above = own.pop("base"), (*above, path.resolve())
+    if not isinstance(base, str):
+        raise RecipeError(
+            f"{path}: base = {base!r} must be the name of a recipe, or of a file that ends in .toml."
+        )
+    try:
+        below = _find(base, path.parent)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: base: {error}") from error
+    if below.resolve() in above:
+        raise RecipeError(f"{path}: base = {base!r} leads back to {below.name}. Leave one of them out.")
+    theirs, deeper = _read(below, above)
+    return own, _over(deeper, theirs)
+
+
+def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a section one by one, the rest whole: expected numbers belong together. A name is a file's own."""
+    both = {**base, **own}
+    for name in SECTIONS:
+        theirs, ours = base.get(name), own.get(name)
+        if isinstance(theirs, dict) and isinstance(ours, dict):
+            both[name] = {**theirs, **ours}
+    if "name" not in own:
+        both.pop("name", None)
+    return both
+
+
+def _of_own_data(recipe: Recipe, own: Mapping[str, Any]) -> Recipe:
+    """The recipe of a paper's row on other data: its title and the paper's numbers tell nothing about them, but what
+    a file says itself stays."""
     levels = recipe.sparsify.levels
     methods = {"none": "dense network", "group-lasso": f"pruning {levels}", "variational": f"Bayes {levels}"}
     title = f"{Path(recipe.data.path or '').name}, {methods[recipe.sparsify.method]}"
-    return dataclasses.replace(recipe, title=title, expect={})
+    return dataclasses.replace(
+        recipe,
+        title=recipe.title if "title" in own else title,
+        expect=recipe.expect if "expect" in own else {},
+    )
 
 
 def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -270,6 +271,55 @@ def test_every_path_can_be_read_back(name: str, tmp_path: Path) -> None:
     row = recipe.load("imdb-bayes-wgn", ["data.task=csv", f"data.path={name}"])
     (tmp_path / "recipe.toml").write_text(recipe.dump(row), encoding="utf-8")
     assert recipe.load(tmp_path / "recipe.toml") == row
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_base_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
+    """Key by key in the sections, the expected numbers as a whole; by name, or by path from the file's folder."""
+    row = recipe.load("imdb-bayes-wgn")
+    near = write(tmp_path / "near.toml", 'base = "imdb-bayes-wgn"\n[train]\nlr = 0.01\n')
+    got = recipe.load(near)
+    assert got.name == "near"
+    assert got == dataclasses.replace(row, name="near", train=dataclasses.replace(row.train, lr=0.01))
+    far = write(
+        tmp_path / "sub" / "far.toml", 'base = "../near.toml"\ntitle = "Far"\n[expect]\nneurons = [1]\n'
+    )
+    got = recipe.load(far, ["train.epochs=3"])
+    assert (got.name, got.title, got.train.lr, got.train.epochs, got.expect) == (
+        "far",
+        "Far",
+        0.01,
+        3,
+        {"neurons": [1]},
+    )
+    assert recipe.parse(tomllib.loads(recipe.dump(got))) == got
+
+
+def test_a_base_of_the_papers_on_own_data(tmp_path: Path) -> None:
+    """Its numbers are not those of the paper's data; a title of one's own stays."""
+    text = 'base = "imdb-bayes-wgn"\n[data]\ntask = "csv"\npath = "mails.csv"\n'
+    got = recipe.load(write(tmp_path / "mine.toml", text))
+    assert (got.title, got.expect) == ("mails.csv, Bayes W+G+N", {})
+    assert recipe.load(write(tmp_path / "mine.toml", 'title = "Mails"\n' + text)).title == "Mails"
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ('"imdb-bayes-wng"', r"mine.toml: base: no recipe 'imdb-bayes-wng'; did you mean 'imdb-bayes-wn'"),
+        ('"gone.toml"', r"gone.toml: cannot be read"),
+        ('"mine.toml"', r"mine.toml: base = 'mine.toml' leads back to mine.toml"),
+        ("3", r"base = 3 must be the name of a recipe"),
+    ],
+)
+def test_a_base_that_cannot_be_is_named(base: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=said):
+        recipe.load(write(tmp_path / "mine.toml", f"base = {base}\n"))
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
