@@ -28,7 +28,7 @@ from gatewise.tasks import provenance, recipe
 from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.language import LanguageData, Vocabulary
-from gatewise.tasks.recipe import Recipe
+from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training.assembly import Assembly, assemble
 from gatewise.tasks.training.graph import WARM_UP, use_tf32
 from gatewise.tasks.training.recurrence_share import recurrence_share, timed

@@ -13,7 +13,7 @@ from gatewise.tasks import recipe
 from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.language import LanguageData, Vocabulary
-from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.schema import DEFAULTS, OWN_DATA, PAPER_DATA, READERS, Recipe, RecipeError, parse
 from gatewise.tasks.training.assembly import build_model, make_sparsifier
 from gatewise.tasks.training.schedule import learning_rates
 
@@ -55,7 +55,7 @@ def test_there_is_a_recipe_for_every_row() -> None:
 def test_recipe_builds_its_network(name: str) -> None:
     """Read, written and read again, and built with the paper's number of weights."""
     row = recipe.load(name)
-    assert recipe.parse(tomllib.loads(recipe.dump(row))) == row
+    assert parse(tomllib.loads(recipe.dump(row))) == row
     with torch.device("meta"):
         model = build_model(row, corpus(row))
     weights = {"imdb": 6_220_164, "agnews": 7_665_924, "ptb-char": 4_250_000, "ptb-word-small": 4_640_000}
@@ -148,7 +148,7 @@ def test_warm_up_multiplies_the_schedule() -> None:
 def test_mistakes_are_named(changed: dict[str, object], said: str) -> None:
     """A key nobody reads would be a setting that was never made."""
     with pytest.raises(RecipeError, match=said):
-        recipe.parse({**BASE, **changed})
+        parse({**BASE, **changed})
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_base_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
         3,
         {"neurons": [1]},
     )
-    assert recipe.parse(tomllib.loads(recipe.dump(got))) == got
+    assert parse(tomllib.loads(recipe.dump(got))) == got
 
 
 def test_a_base_of_the_papers_on_own_data(tmp_path: Path) -> None:
@@ -384,6 +384,6 @@ def test_a_change_that_does_nothing_is_refused(name: str, changes: list[str], sa
 
 
 def test_keys_that_not_everyone_reads_are_keys() -> None:
-    readers = {word for words in recipe.READERS for word in words.split()}
-    assert readers == {*recipe.OWN_DATA, *recipe.PAPER_DATA, "group-lasso", "variational"}
-    assert {key for keys in recipe.READERS.values() for key in keys.split()} <= recipe.DEFAULTS.keys()
+    readers = {word for words in READERS for word in words.split()}
+    assert readers == {*OWN_DATA, *PAPER_DATA, "group-lasso", "variational"}
+    assert {key for keys in READERS.values() for key in keys.split()} <= DEFAULTS.keys()

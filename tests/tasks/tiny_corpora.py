@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gatewise.tasks import recipe
+from gatewise.tasks.schema import Recipe
 
 WORDS = "the cat dog sat ran on under mat house a big small".split()
 SIZES = ["model.hidden=4", "train.epochs=1", "train.schedule=constant"]
@@ -74,7 +75,7 @@ def changes(task: str, folder: Path) -> tuple[str, list[str]]:
     }[task]  # fmt: skip
 
 
-def tiny(task: str, folder: Path, *more: str) -> recipe.Recipe:
+def tiny(task: str, folder: Path, *more: str) -> Recipe:
     """The Bayesian W+G+N recipe of a task, made tiny."""
     family, small = changes(task, folder)
     return recipe.load(f"{family}-bayes-wgn", [*small, *more])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewise.tasks import recipe
+from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training import trainer
 from gatewise.tasks.training.checkpoints import Metrics
 from gatewise.tasks.training.trainer import Options, train
@@ -45,7 +45,7 @@ class Killed(BaseException):
     """Stands for a signal: nothing may catch it."""
 
 
-def cut_off(row: recipe.Recipe, chosen: Options, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_off(row: Recipe, chosen: Options, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ends right behind its checkpoint number `after`, counted from 0."""
     original, saves = trainer.Run.save, iter(range(after))
 

@@ -20,7 +20,7 @@ from gatewise.tasks.data.encoding import SPECIAL, Corpus, Encoding, load_encodin
 from gatewise.tasks.data.language import LanguageData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import METRICS, RECIPE, RESULT, RunError, model_folder, read_json
-from gatewise.tasks.recipe import Recipe
+from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training.checkpoints import Metrics
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed

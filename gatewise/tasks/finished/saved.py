@@ -12,7 +12,7 @@ from gatewise.tasks import recipe as recipes
 from gatewise.tasks.data.corpus import describe, load_data
 from gatewise.tasks.data.encoding import load_encoding
 from gatewise.tasks.files import RECIPE, model_folder
-from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.schema import Recipe, RecipeError
 from gatewise.tasks.training.assembly import make_feeds, objective_of
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.trainer import chosen_device

@@ -17,7 +17,7 @@ from gatewise.tasks.data.language import Chunks, LanguageData, Windows
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
-from gatewise.tasks.recipe import Recipe, RecipeError
+from gatewise.tasks.schema import Recipe, RecipeError
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
 from gatewise.tasks.training.graph import Replayed

@@ -22,7 +22,8 @@ from gatewise.tasks.files import (
     read_json,
     remove_partials,
 )
-from gatewise.tasks.recipe import DEFAULTS, OWN_DATA, Recipe, dump
+from gatewise.tasks.recipe import dump
+from gatewise.tasks.schema import DEFAULTS, OWN_DATA, Recipe
 
 if TYPE_CHECKING:
     from gatewise.tasks.training.trainer import Options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewise.tasks.recipe import Train
+from gatewise.tasks.schema import Train
 
 
 def learning_rates(train: Train, epoch: int, updates: int) -> list[float]:

@@ -48,7 +48,8 @@ from gatewise.tasks.files import (
     write_json,
     write_whole,
 )
-from gatewise.tasks.recipe import Recipe, dump
+from gatewise.tasks.recipe import dump
+from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training.assembly import assemble
 from gatewise.tasks.training.board import Board
 from gatewise.tasks.training.checkpoints import Metrics, load_checkpoint, save_checkpoint

@@ -13,13 +13,14 @@ import torch
 from tiny_corpora import table, tiny
 
 import gatewise as gw
-from gatewise.tasks import load_encoding, recipe
+from gatewise.tasks import load_encoding
 from gatewise.tasks.data.classification import TextRules, csv_texts
 from gatewise.tasks.data.corpus import load_data
 from gatewise.tasks.data.encoding import Encoding, encoding_of, save_encoding
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import RunError
 from gatewise.tasks.finished.saved import evaluate_saved
+from gatewise.tasks.schema import parse
 from gatewise.tasks.training.trainer import Options, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
@@ -141,7 +142,7 @@ def test_a_recipe_without_a_length_takes_that_of_the_model(tmp_path: Path) -> No
     path = write(tmp_path / "a.csv", [("fine day today", "a"), ("fine night today", "b")] * 9)
     kept = encoding_of(csv_texts(path, rules=TextRules(max_len=3)))
     data = {"task": "csv", "path": str(path), "batch": 8}
-    row = recipe.parse({"data": data, "model": {"hidden": 4}, "train": {"epochs": 1, "lr": 1.0}})
+    row = parse({"data": data, "model": {"hidden": 4}, "train": {"epochs": 1, "lr": 1.0}})
     assert load_data(row, encoding=kept).test.inputs.shape[1] == 3
 
 

@@ -1,0 +1,273 @@
+"""What a recipe may say: sections, keys, types and ranges; everything else is an error that names the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+class RecipeError(ValueError):
+    """A recipe says something that cannot be; the message names the key and the way out."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Corpus and batches. Keys of other kinds of corpus than the one named are ignored, but for those of `--set`."""
+
+    task: Literal["word-ptb", "char-ptb", "imdb", "agnews", "words", "characters", "csv", "npz"]
+    batch: int
+    steps: int = 35  # language models: window length; npz with `series`: window length
+    chunk: int | None = None  # language models: independent chunks of so many symbols instead of windows
+    remainder: Literal["drop", "keep"] = "keep"  # the last window of training and validation, if shorter
+    test_batch: int | None = None  # rows of the test stream; as in training by default
+    path: str | None = None  # your own file, for words, characters, csv, npz
+    valid_path: str | None = None  # a file of its own for validation: words, characters, npz
+    test_path: str | None = None
+    vocabulary: Literal["authors", "train"] = "authors"  # classification: the authors' word list, or counted
+    vocabulary_size: int | None = None  # words that have a row of their own
+    max_len: int | None = None  # classification: words of a text that are read
+    valid_fraction: float | None = None
+    lower: bool = False
+    vectors: Literal["none", "word2vec", "glove"] = "none"  # start of the embedding
+    lower_fallback: bool = True  # a cased word without a vector takes that of its lower-case form
+    text_column: str | int = "text"  # by name, or by position from 0; two positions: there is no header
+    label_column: str | int = "label"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network; its input and output sizes come from the data."""
+
+    hidden: int
+    embedding: int = 200
+    layers: int = 1
+    dropout: float = 0.0
+    cell: Literal["LSTM", "GRU"] = "LSTM"
+    gates: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"  # classification; language models have sigmoid
+    init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
+    init_range: float = 0.1  # of "uniform"
+    forget_bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sparsify:
+    """The framework and its numbers; keys of the other framework are ignored, but for those of `--set`."""
+
+    method: Literal["none", "group-lasso", "variational"] = "none"
+    levels: Literal["W", "W+N", "W+G+N"] = "W+G+N"
+    l1: float = 1e-5  # group lasso
+    group: float = 0.0
+    threshold: float = 1e-4
+    l1_on_output: bool = True  # L1 on the softmax matrix too; if not, only groups push it and set it to 0
+    noise: Literal["sequence", "batch"] = "sequence"  # variational: one z per sequence, or per batch
+    output_noise: Literal["weights", "local", "sequence"] = "weights"
+    word_variables: bool = False  # one z per word of the embedding
+    kl: Literal["authors", "molchanov"] = "authors"
+    snr_threshold: float = 0.05
+    log_sigma: float = -3.0
+    warm_up_epochs: float = 0.0  # KL weight from 0 to 1; the paper has none
+
+
+@dataclass(frozen=True)
+class Train:
+    """lr of epoch e (from 1), with `decay` as d:
+
+    constant  lr
+    power     lr * d^max(e - after, 0)
+    stairs    lr * d^((e - 1) // after)
+    linear    lr until epoch `after`, then straight down to 0 at the end of the last one, update by update
+
+    times min(1, u / warm_up) in update u (from 1) of the run.
+    """
+
+    epochs: int
+    lr: float
+    optimizer: Literal["adam", "sgd"] = "adam"
+    schedule: Literal["constant", "power", "stairs", "linear"] = "constant"
+    decay: float = 1.0
+    after: int = 0
+    warm_up: int = 0  # updates
+    clip: float | None = None  # global gradient norm, penalty included
+    loss: Literal["mean", "window-sum"] = "mean"  # per target, or summed over the window as in Wen's code
+    clip_probabilities: float = 0.0  # classification: probabilities are held in [p, 1 - p]
+    keep: Literal["last", "best"] = "last"  # which epoch is the result: the last, or the best on validation
+    patience: int | None = None  # with "best": stop after so many evaluations without a better one
+    evaluate_every: int = 1  # epochs between looks at validation quality
+    count_every: int = 1  # epochs between counts of what is left; the first and the last always
+    test_every: int = 0  # epochs; 0: at the end only
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    data: Data
+    model: Model
+    sparsify: Sparsify
+    train: Train
+    expect: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `parse` of it gives an equal recipe."""
+        whole = dataclasses.asdict(self)
+        return {
+            key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+            for key, value in whole.items()
+        }
+
+    def steering(self) -> dict[str, Any]:
+        """`section.key` -> value for everything that changes the numbers of a run."""
+        return {
+            f"{section}.{key}": value
+            for section in SECTIONS
+            for key, value in dataclasses.asdict(getattr(self, section)).items()
+        }
+
+
+SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "sparsify": Sparsify, "train": Train}
+DEFAULTS = {
+    f"{section}.{key.name}": key.default
+    for section, keys in SECTIONS.items()
+    for key in dataclasses.fields(keys)
+    if key.default is not dataclasses.MISSING
+}
+# What a number may be, in words and as a test, and whose range it is; a key that is left out is not asked.
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "above 0": (
+        lambda value: value > 0,
+        "data.batch data.steps data.chunk data.test_batch data.max_len model.hidden model.embedding model.layers "
+        "model.init_range sparsify.snr_threshold train.epochs train.lr train.clip train.patience "
+        "train.evaluate_every train.count_every",
+    ),
+    "at least 0": (
+        lambda value: value >= 0,
+        "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
+        "train.test_every",
+    ),
+    "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
+    "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
+    "in [0, 1)": (lambda value: 0 <= value < 1, "model.dropout"),
+    "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
+    "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
+}
+OWN_DATA, PAPER_DATA = ("words", "characters", "csv", "npz"), ("word-ptb", "char-ptb", "imdb", "agnews")
+# Who reads a key that not everyone reads: kinds of data, or the framework.
+READERS = {
+    "word-ptb char-ptb words characters": "data.chunk data.remainder data.test_batch",
+    "word-ptb char-ptb words characters npz": "data.steps",
+    "imdb agnews": "data.vocabulary",
+    "imdb agnews csv": "data.max_len data.lower data.vectors data.lower_fallback",
+    "imdb agnews csv npz": "train.clip_probabilities",
+    "imdb agnews csv words characters": "data.vocabulary_size",
+    "imdb agnews csv words characters npz": "data.valid_fraction",
+    "csv": "data.text_column data.label_column",
+    "word-ptb words imdb agnews csv": "model.embedding",
+    "word-ptb words imdb agnews csv npz": "model.dropout",
+    "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output",
+    "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
+    "sparsify.log_sigma sparsify.warm_up_epochs",
+    "group-lasso variational": "sparsify.levels",
+}
+
+
+def parse(content: Mapping[str, Any]) -> Recipe:
+    """Check every key and value, and build the recipe."""
+    known = [*SECTIONS, "name", "title", "expect"]
+    for key in content:
+        if key not in known:
+            raise RecipeError(f"unknown section or key {key!r}{suggestion(key, known)}")
+    parts = {name: _section(content.get(name, {}), kind, f"[{name}]") for name, kind in SECTIONS.items()}
+    expect = content.get("expect", {})
+    if not isinstance(expect, Mapping):
+        raise RecipeError("[expect] must be a section.")
+    recipe = Recipe(
+        str(content.get("name", "recipe")), str(content.get("title", "")), expect=dict(expect), **parts
+    )
+    _check(recipe)
+    return recipe
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """`; did you mean ...?`, or a full stop."""
+    close = difflib.get_close_matches(word, known, 3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+
+
+def _section(values: Any, kind: type[Any], where: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{where} must be a section, not {values!r}.")
+    hints = get_type_hints(kind)
+    for key in values:
+        if key not in hints:
+            raise RecipeError(f"{where} has an unknown key {key!r}{suggestion(key, list(hints))}")
+    missing = [f.name for f in fields(kind) if f.default is dataclasses.MISSING and f.name not in values]
+    if missing:
+        raise RecipeError(f"{where} lacks {', '.join(missing)}.")
+    return kind(**{key: _typed(value, hints[key], f"{where} {key}") for key, value in values.items()})
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """The value if it fits the type of its key; a whole number serves as float."""
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value in choices:
+            return value
+        raise RecipeError(f"{where} = {value!r} is not one of {', '.join(choices)}.")
+    if get_origin(hint) in (types.UnionType, Union):
+        hints = [arg for arg in get_args(hint) if arg is not type(None)]
+        hint = type(value) if type(value) in hints else hints[0]
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise RecipeError(f"{where} = {value} must be a finite number.")
+        return float(value)
+    if type(value) is hint:
+        return value
+    kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a string in quotes"}
+    raise RecipeError(f"{where} = {value!r} must be {kinds[hint]}.")
+
+
+def _check(recipe: Recipe) -> None:
+    """Ranges of numbers, and what no single key can say."""
+    flat = recipe.steering()
+    for words, (allowed, keys) in RANGES.items():
+        for key in keys.split():
+            if flat[key] is not None and not allowed(flat[key]):
+                raise RecipeError(f"{key} = {flat[key]} must be {words}.")
+    data, sparsify, train = recipe.data, recipe.sparsify, recipe.train
+    if data.task in OWN_DATA and data.path is None:
+        raise RecipeError(f"data.task = {data.task!r} needs data.path, the file to read.")
+    for key in ("path", "valid_path", "test_path") if data.task in PAPER_DATA else ():
+        if getattr(data, key) is not None:
+            raise RecipeError(
+                f"data.{key} = {getattr(data, key)!r}: data.task = {data.task!r} has files of its own. Leave it out, "
+                f"or set data.task to one of {', '.join(OWN_DATA)}."
+            )
+    if data.task == "csv" and data.valid_path is not None:
+        raise RecipeError(
+            f"data.valid_path = {data.valid_path!r}: validation texts are rows of data.path, the part "
+            "data.valid_fraction of them. Leave it out, or put its rows into data.path."
+        )
+    if sparsify.method == "group-lasso" and (sparsify.levels == "W") != (sparsify.group == 0):
+        raise RecipeError(
+            f"sparsify.method = 'group-lasso', levels = {sparsify.levels!r}, group = {sparsify.group}: it needs "
+            "group > 0 on the levels W+N and W+G+N, and 0 on W."
+        )
+    if train.schedule in ("power", "stairs") and not 0 < train.decay <= 1:
+        raise RecipeError(f"train.decay = {train.decay} must be in (0, 1].")
+    if train.schedule == "stairs" and train.after < 1:
+        raise RecipeError("train.schedule 'stairs' needs train.after, the epochs of a step.")
+    if train.schedule == "linear" and not 0 <= train.after < train.epochs:
+        raise RecipeError(
+            f"train.after = {train.after} must be below train.epochs = {train.epochs}, because the rate falls "
+            f"from there on. Set both, for instance --set train.after={train.epochs // 2}."
+        )
+    if train.loss == "window-sum" and (
+        data.chunk is not None or data.task in ("imdb", "agnews", "csv", "npz")
+    ):
+        raise RecipeError("train.loss = 'window-sum' belongs to language models cut into windows.")
