@@ -181,17 +181,20 @@ class Engine:
             if array.dtype.kind not in "iu":
                 raise TypeError(f"x must be integer word ids, got {array.dtype}.")
             if array.ndim != axes:
-                raise ValueError(f"x must have {axes} axes of word ids, got shape {array.shape}.")
+                raise ValueError(f"x must be word ids {self._shape(axes)}, got shape {array.shape}.")
             return (
                 array if array.dtype is INT64 and is_plain(array) else np.require(array, np.int64, ["C", "A"])
             )
         if array.dtype != FLOAT32:
             raise TypeError(f"x must be float32, got {array.dtype}.")
         if array.ndim != axes + 1 or array.shape[-1] != self.narrow.n_inputs:
-            raise ValueError(
-                f"x must have {axes + 1} axes, the last of {self.narrow.n_inputs}; got {array.shape}."
-            )
+            raise ValueError(f"x must be {self._shape(axes, self.narrow.n_inputs)}, got shape {array.shape}.")
         return array if is_plain(array) else np.require(array, None, ["C", "A"])
+
+    def _shape(self, axes: int, *width: int) -> str:
+        """How x is laid out, for messages: (B,) and (B, I) for a step, (T, B) and (B, T, I) for sequences."""
+        names = ("B",) if axes == 1 else ("B", "T") if self._batch_first else ("T", "B")
+        return f"({', '.join(map(str, (*names, *width)))}{',' if axes + len(width) == 1 else ''})"
 
     def _copy(self, state: EngineState, batch: int) -> EngineState:
         if not isinstance(state, EngineState) or state.shape != self._state_shape:

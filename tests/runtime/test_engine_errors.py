@@ -27,10 +27,11 @@ def test_engine_errors() -> None:
     for kind in (np.float32, np.bool_):
         with pytest.raises(TypeError, match=r"integer word ids, got (float32|bool)"):
             engine(np.zeros((4, 2), kind))
-    with pytest.raises(ValueError, match=r"2 axes of word ids, got shape \(4,\)"):
+    with pytest.raises(ValueError, match=r"x must be word ids \(T, B\), got shape \(4,\)"):
         engine(np.zeros(4, np.int64))
-    with pytest.raises(ValueError, match="1 axes of word ids"):
-        engine.step(np.zeros((1, 4), np.int64))
+    for wrong in (np.zeros((1, 4), np.int64), 3):
+        with pytest.raises(ValueError, match=r"x must be word ids \(B,\), got shape"):
+            engine.step(wrong)
     for x in (np.array([[0, 5]]), np.array([[0, -1]])):
         with pytest.raises(IndexError, match=r"word id (5|-1) at position 1 is outside 0..4"):
             engine(x)
@@ -38,7 +39,7 @@ def test_engine_errors() -> None:
         with pytest.raises(TypeError, match="x must be float32, got"):
             other(torch.zeros(4, 2, 3, dtype=dtype))
     for shape in ((4, 2, 2), (4, 3), (4, 2, 3, 1)):
-        with pytest.raises(ValueError, match="x must have 3 axes, the last of 3"):
+        with pytest.raises(ValueError, match=r"x must be \(T, B, 3\), got shape"):
             other(np.zeros(shape, np.float32))
     for shape in ((0, 2, 3), (2, 0, 3)):
         with pytest.raises(ValueError, match=r"x is empty: \(.*\); it needs a sequence and a step"):
