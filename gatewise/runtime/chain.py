@@ -155,6 +155,10 @@ def find_chain(model: nn.Module) -> Chain:
 
 
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
+NO_PACKS = (
+    "a chain does not pack. Load the saved model into a class whose forward() leaves packing out; then "
+    "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
+)
 NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
 
 
@@ -275,8 +279,9 @@ class Walk:
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
-        instead = "; the engine, ONNX and C take lengths= instead" if name in PACKS else ""
-        raise self.refuse(node, f"{name}() is not a link of a chain{instead}")
+        if name in PACKS:
+            raise ChainError(f"{node}: {NO_PACKS} {WAY_OUT}")
+        raise self.refuse(node, f"{name}() is not a link of a chain")
 
     def layer(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         name = str(node.target)
