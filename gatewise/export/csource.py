@@ -168,8 +168,9 @@ A compact recurrent network in C99: no allocation, no globals that change, libm 
     static {name}_state state;
     {begin}{call}
 
-`{name}.h` is the contract. `make check` compiles and compares with golden vectors, `make` builds an example that
-reads numbers from standard input, `make size` measures a Cortex-M4. Your own build needs {name}.c, gw.c and words.c.
+`{name}.h` is the contract. `make check` compiles and compares with golden vectors, `make` builds an example,
+`build/model`, that reads numbers from standard input, `make size` measures a Cortex-M4. Your own build needs
+{name}.c, gw.c and words.c.
 
 | | |
 | --- | --- |
