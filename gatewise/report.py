@@ -115,6 +115,8 @@ class Report(Counts):
             f"({self.nonzero:,} of {self.weights:,} weights)",
             f"fixed point  {show(after.compression)}   neurons {dashed(after.neurons)}   gates {dashed(after.gates)}",
         ]
+        empty = [name for name, n in after.neurons.items() if n == 0]
+        lines += [f"{name}: no neuron is left, so it says the same to every input" for name in empty]
         lines += [f"{name}: neurons stay, because {why}" for name, why in self.exposed.items()]
         lines += [f"not counted: {what}" for what in self.uncounted.values()]
         return "\n".join(line.rstrip() for line in lines)

@@ -179,6 +179,7 @@ def test_a_network_without_weights_is_plain_numbers_too() -> None:
     report = gw.measure(model)
     assert report.compression == math.inf
     assert "compression  infx   as masked infx" in str(report)
+    assert str(report).endswith("no neuron is left, so it says the same to every input")
     numbers = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     for counts in (numbers, numbers["fixed_point"]):
         assert counts["compression"] is counts["compression_as_masked"] is None

@@ -29,7 +29,9 @@ class GroupLasso:
     every matrix that the penalty reaches: those with L1, and those that hold weights of a group, since slopes alone
     bring no group to exactly zero.
 
-    The paper's lambdas belong to a loss summed over the time window: `loss = T * criterion(...) + penalty()`.
+    The paper's lambdas belong to a loss summed over the time window: `loss = T * criterion(...) + penalty()`. Its
+    threshold belongs to SGD with a rate that falls far: what is unneeded goes back and forth around zero by the size
+    of an update, so the threshold has to be about that, with Adam about the learning rate of the last epochs.
 
     Args:
         layers: recurrent layers whose gates and neurons form groups; all by default.
