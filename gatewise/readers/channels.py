@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from gatewise.readers.names import (
-    ARITHMETIC,
     BINARY,
     JOINS,
     KEEPS_ZERO,
@@ -26,11 +25,8 @@ from gatewise.readers.values import (
     Channels,
     Impossible,
     Located,
-    Number,
     Packed,
-    Several,
     Sized,
-    Sizes,
     States,
     Value,
     all_constant,
@@ -139,8 +135,6 @@ class ChannelOperations:
             if not isinstance(index, int | slice):
                 return NotImplemented
             return value[within(index, len(value)) if isinstance(index, int) else index]
-        if isinstance(value, Several):
-            return value.each if isinstance(index, int | Number) else NotImplemented
         if isinstance(value, States):
             return self.state_item(value, index)
         if isinstance(value, Packed):
@@ -165,15 +159,15 @@ class ChannelOperations:
             span = 1 if plain_index(item) else taken
             if position <= value.axis < position + span:
                 several = len(tensors) > 1 or taken > 1
-                if isinstance(item, int | Number) or (several and not plain_index(item)):
-                    gone = 1 if plain_index(item) else taken * len(tensors) - left
+                if isinstance(item, int) or (several and not plain_index(item)):
+                    gone = 1 if isinstance(item, int) else taken * len(tensors) - left
                     return self.used_up(value, value.rank - gone, "some of its channels are taken")
                 if not (isinstance(item, slice) and all_constant(item)):
                     return NotImplemented
                 value, axis, rank = value.take(item), rank, rank + 1
             elif isinstance(item, slice):
                 rank += 1
-            elif not isinstance(item, int | Number):
+            elif not isinstance(item, int):
                 gathered, rank = True, rank + (0 if gathered else left)
             position += span
         return replace(value, rank=rank, axis=axis)
@@ -290,24 +284,8 @@ class ChannelOperations:
         at = within(dim, x.rank + 1)
         return replace(x, rank=x.rank + 1, axis=x.axis + (at <= x.axis))
 
-    def on_unbind(self, x: Value, dim: int = 0) -> Value:
-        if not isinstance(x, Channels):
-            return NotImplemented
-        if x.axis_of(dim) == x.axis:
-            return Several(self.used_up(x, x.rank - 1, "unbind() takes its channels apart"))
-        return Several(replace(x, rank=x.rank - 1, axis=x.axis - (x.axis_of(dim) < x.axis)))
-
-    def on_split(self, x: Value, sizes: Any, dim: int = 0) -> Value:
-        if not isinstance(x, Channels):
-            return NotImplemented
-        apart = x.apart(dim)
-        return Several(x if apart else self.used_up(x, x.rank, "some of its channels are taken"))
-
-    on_chunk = on_split
-
     def on_cat(self, values: Any, dim: int = 0, **kwargs: Any) -> Value:
         dim = kwargs.get("axis", dim)
-        values = [values.each] if isinstance(values, Several) else values
         tracked = [v for v in values if isinstance(v, Channels)]
         known = [v for v in values if isinstance(v, Channels | Bare)]
         if not tracked or len(known) < len(values):
@@ -330,7 +308,6 @@ class ChannelOperations:
     on_concat = on_concatenate = on_cat
 
     def on_stack(self, values: Any, dim: int = 0) -> Value:
-        values = [values.each] if isinstance(values, Several) else values
         if not all(isinstance(v, Channels) for v in values):
             return NotImplemented
         return self.on_cat([self.on_unsqueeze(v, dim) for v in values], dim)
@@ -362,7 +339,7 @@ class ChannelOperations:
     def on_shape(self, x: Value) -> Value:
         if not isinstance(x, Channels):
             return UNKNOWN
-        return tuple(x.width if k == x.axis else Number() for k in range(x.rank))
+        return tuple(x.width if k == x.axis else UNKNOWN for k in range(x.rank))
 
     def on_size(self, x: Value, dim: Any = None) -> Value:
         shape = self.on_shape(x)
@@ -402,14 +379,6 @@ def of_numbers(operation: Callable[..., Value], args: Any) -> Value:
 def without_units(name: str, args: Any, kwargs: Any) -> Value:
     """The result of an operation on values without units: where it is known, its rank, and that it is still bare."""
     first = args[0] if args else None
-    if name in ("step_number", "len") or (name == "size" and len(args) + len(kwargs) > 1):
-        return Number()
-    if name in ("size", "shape"):
-        return Sizes()
-    if isinstance(first, Sizes) and name == "getitem":
-        return Number() if isinstance(args[1], int) else first
-    if name in ARITHMETIC and all(isinstance(a, Number | int) for a in args):
-        return Number()
     if name in BINARY and all(isinstance(a, Bare | int | float) for a in args):
         return max((a for a in args if isinstance(a, Bare)), key=lambda a: a.rank, default=UNKNOWN)
     if name in JOINS and isinstance(first, list | tuple) and all(isinstance(a, Bare) for a in first):

@@ -20,7 +20,6 @@ MAY_BE_SAME = set(
 BINARY = set(
     "add iadd sub isub mul imul truediv itruediv div maximum minimum add_ sub_ mul_ div_ where".split()
 )
-ARITHMETIC = set("add sub mul floordiv mod neg".split())  # of whole numbers, to whole numbers
 REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
 POOLS = set("max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d".split())
 METADATA = set(

@@ -1,9 +1,8 @@
 """forward() as graphs of operations on unknown tensors, one for every way in which it can be called.
 
 torch.fx runs forward() once with proxies in place of tensors, and takes the branch that this call takes. So it is run
-with every optional argument given and left out, every flag true and false, in training and in evaluation, loops over
-an input for some steps (loops.py); what holds must hold in all of them. What it asks by isinstance() or hasattr(),
-or of a part of an argument, has one answer here.
+with every optional argument given and left out, every flag true and false, in training and in evaluation; what holds
+must hold in all of them. What it asks by isinstance() or hasattr(), or of a part of an argument, has one answer here.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
 from gatewise.readers.graph import joined
-from gatewise.readers.loops import RUNS, At, Loops, NotFollowed
 from gatewise.readers.names import ALLOCATES, MAY_BE_SAME_MODULES, METADATA, name_of
 from gatewise.readers.values import leaves
 
@@ -53,15 +51,10 @@ class Recording:
     absent: frozenset[str]  # optional arguments that were left out
     stored: dict[fx.Node, str]  # what forward() stores in its modules, and where: the next call may read it
     drawn: tuple[str, ...] = ()  # whose random numbers it drew: with others it may go another way
-    loops: int = 0  # that run as often as an input says
-    steady: tuple[tuple[At, At], ...] = ()  # what must carry the same, so that all lengths are like these
 
 
 class Recorded(fx.Proxy):
     """A proxy that tells `a += b` from `a = a + b`: other names of a see the first."""
-
-    def __len__(self) -> int:
-        raise TypeError("Recorded has no length that is known")  # list() then goes without
 
 
 def augmented(name: str) -> Callable[[Recorded, Any], fx.Proxy]:
@@ -78,13 +71,12 @@ for _name in AUGMENTED:
 class LayerTracer(fx.Tracer):
     """Records forward(), with the layers we know as single operations."""
 
-    def __init__(self, model: nn.Module, runs: tuple[int, ...] = ()) -> None:
+    def __init__(self) -> None:
         # Factories too: zeros(n, 9) with a recorded n is refused by torch before it asks who records.
         super().__init__(autowrap_functions=PACKING + FACTORIES)
         # Also where forward() writes nn.utils.rnn.pack_padded_sequence or torch.zeros; the modules' other names, such
         # as Tensor, must stay what they are.
         self._autowrap_search += [torch.nn.utils.rnn, torch]
-        self.loops = Loops(self, model, runs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = cell_of(m) is not None or is_linear(m) or is_embedding(m)
@@ -92,9 +84,6 @@ class LayerTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return Recorded(node, self)
-
-    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        return self.loops.over(obj)
 
 
 def recordings(model: nn.Module, inference: bool = False) -> tuple[list[Recording], Exception | None]:
@@ -107,64 +96,44 @@ def recordings(model: nn.Module, inference: bool = False) -> tuple[list[Recordin
     seen: set[str] = set()
     found, too_many = ways(model, inference)
     failure: Exception | None = None
-    waiting = [(mode, way, ()) for mode in ([False] if inference else [False, True]) for way in found]
-    while waiting:
-        training, way, runs = waiting.pop(0)
+    for training, way in itertools.product([False] if inference else [False, True], found):
         stored: dict[fx.Node, str] = {}
-        tracer = LayerTracer(model, runs)
-        loops = tracer.loops
         try:
-            with untouched(model, stored), same_random_numbers() as drawn, loops.recorded():
+            with untouched(model, stored), same_random_numbers() as drawn:
                 for module in model.modules():
                     module.training = training
-                graph = tracer.trace(model, concrete_args=way or None)
+                graph = LayerTracer().trace(model, concrete_args=way or None)
         except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-            # What it refuses after the most steps that are tried, it may accept after more.
-            longest = bool(loops.started) and not runs and not calls_with_nothing(tracer.graph)
-            if not made or longest or not is_refusal(error):
+            if not made or not is_refusal(error):
                 failure = failure or error
             continue
-        if loops.started and not runs:
-            lengths, number = combinations(dict.fromkeys(range(loops.started), RUNS), MOST_WAYS)
-            if number > len(lengths):
-                too_many = ValueError(f"loops over inputs can run in {number} ways, more than {MOST_WAYS}")
-            waiting = [(training, way, tuple(each.values())) for each in lengths[1:]] + waiting
-        if calls_with_nothing(graph):
-            continue
+        if any(node.op == "call_module" and node.args and node.args[0] is None for node in graph.nodes):
+            continue  # a layer that is called with nothing would raise
         if drawn:
             failure = failure or RuntimeError("it draws random numbers, and with others may go another way")
         if (text := f"{graph} {sorted(stored.values())} {drawn}") not in seen:
             seen.add(text)
             absent = frozenset(name for name, value in way.items() if value is None)
-            made.append(Recording(graph, absent, stored, tuple(drawn), loops.started, tuple(loops.steady)))
+            made.append(Recording(graph, absent, stored, tuple(drawn)))
     if failure is not None and not made:
         raise failure
     return made, failure or too_many
-
-
-def calls_with_nothing(graph: fx.Graph) -> bool:
-    """Whether a layer is called with None, where tensors would have raised."""
-    return any(node.op == "call_module" and node.args and node.args[0] is None for node in graph.nodes)
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether forward() itself raised this, as it would with tensors: not torch, and not about our proxies."""
     inner = traceback.extract_tb(error.__traceback__)[-1].filename
     about_proxies = any(word in str(error) for word in ("Proxy", "Recorded"))
-    return (
-        not isinstance(error, NotFollowed)
-        and not about_proxies
-        and not Path(inner).is_relative_to(Path(torch.__file__).parent)
-    )
+    return not about_proxies and not Path(inner).is_relative_to(Path(torch.__file__).parent)
 
 
 def first_line(error: Exception) -> str:
     """Why forward() could not be recorded, in a line that names nothing of ours."""
     said = str(error).strip()
     if "cannot be interpreted as an integer" in said or "indices must be integers" in said:
-        return "an index is as large, or a loop runs as often, as an input or the number of a step says"
+        return "a loop runs as often, or an index is as large, as an input says"
     if "control flow" in said:
-        return "an `if` or `while` asks for a value, a size or the number of a step, which only a call knows"
+        return "an `if` or `while` asks for a value or a size, which only a call knows"
     if "does not support item assignment" in said:
         return "it writes into a part of a tensor"
     return said.splitlines()[0][:160] if said else type(error).__name__
@@ -217,7 +186,7 @@ def ways(model: nn.Module, inference: bool) -> tuple[list[dict[str, Any]], Excep
     return [{name: value for name, value in way.items() if value is not GIVEN} for way in found], too_many
 
 
-def combinations(choices: Mapping[Any, Sequence[Any]], most: int) -> tuple[list[dict[Any, Any]], int]:
+def combinations(choices: Mapping[str, Sequence[Any]], most: int) -> tuple[list[dict[str, Any]], int]:
     """Every combination of the choices, that of the first ones first, and their number; where there are more than
     `most`, only those that differ from it in one."""
     number = math.prod(len(values) for values in choices.values())

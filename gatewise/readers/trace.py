@@ -38,11 +38,9 @@ from gatewise.readers.values import (
     Impossible,
     Located,
     Packed,
-    Several,
     Sized,
     States,
     Value,
-    described,
     leaves,
     without_zero,
 )
@@ -151,15 +149,8 @@ class Follower(ChannelOperations):
 
     def walk(self, recording: Recording, assumed: dict[str, Any]) -> None:
         self.values, self.found, self.assumed = {}, Found(), assumed
-        marks = {mark for pair in recording.steady for mark, _ in pair}
-        then: dict[fx.Node, dict[fx.Node, Value]] = {}
         for node in recording.graph.nodes:
             self.visit(node)
-            if node in marks:
-                then[node] = dict(self.values)
-        for (before, old), (after, new) in recording.steady:
-            if described(then[before][old]) != described(then[after][new]):
-                self.expose_all("a loop over an input carries something else at every step")
         for node, attribute in recording.stored.items():
             self.expose(self.values.get(node), f"forward() stores it in {attribute}")
 
@@ -228,16 +219,9 @@ class Follower(ChannelOperations):
                     self.found.memory.update(self.blocks_of(item.parts))
             elif isinstance(item, Located):
                 self.expose(item.units, why)
-            elif isinstance(item, Several):
-                self.expose(item.each, why)
             elif isinstance(item, Channels):
                 for name in sorted(self.blocks_of([item])):
                     self.found.exposed.setdefault(name, why)
-
-    def expose_all(self, why: str) -> None:
-        for name in self.by_name:
-            self.found.exposed.setdefault(name, why)
-        self.found.memory.update(self.by_name)
 
     def blocks_of(self, values: Iterable[Channels]) -> set[str]:
         units = np.concatenate([units for value in values for units, _ in value.paths])

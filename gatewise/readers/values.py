@@ -56,16 +56,6 @@ class Sized(Unknown):
 
 
 @dataclass(frozen=True)
-class Number(Unknown):
-    """A number that only a call knows: a size, the number of a step. As an index it takes one axis."""
-
-
-@dataclass(frozen=True)
-class Sizes(Unknown):
-    """A shape of which nothing is known."""
-
-
-@dataclass(frozen=True)
 class Bare(Unknown):
     """What is left of a tensor whose axis of `width` units is used up: no matrix with as many columns can mean it."""
 
@@ -78,13 +68,6 @@ class Located:
     """Where max() and its like found their answers: numbers made from units, one for each of them."""
 
     units: Channels
-
-
-@dataclass(frozen=True)
-class Several:
-    """What unbind() and its like make of a tensor: tensors in a row, of which each carries the same."""
-
-    each: Channels | Bare
 
 
 @dataclass(frozen=True)
@@ -104,7 +87,7 @@ class States:
     moved: bool = False
 
 
-Value = Any  # Channels | Several | Packed | States | Unknown | a Python constant | tuples and lists of these
+Value = Any  # Channels | Packed | States | Unknown | a Python constant | tuples and lists of these
 
 
 def within(dim: int, rank: int) -> int:
@@ -139,21 +122,7 @@ def side_by_side(values: list[Channels]) -> tuple[tuple[np.ndarray, bool], ...]:
 
 
 def has_units(value: Value) -> bool:
-    return any(isinstance(leaf, Channels | Several | Packed | States | Located) for leaf in leaves(value))
-
-
-def described(value: Value) -> Any:
-    """A value in a form that can be compared: two with the same are treated alike by everything."""
-    if isinstance(value, Channels):
-        paths = frozenset((units.tobytes(), zero) for units, zero in value.paths)
-        return "channels", paths, value.rank, value.axis
-    if isinstance(value, tuple | list):
-        return [described(item) for item in value]
-    if isinstance(value, dict):
-        return {key: described(item) for key, item in value.items()}
-    if isinstance(value, Several | Packed | States | Located):
-        return type(value), described(vars(value))
-    return value
+    return any(isinstance(leaf, Channels | Packed | States | Located) for leaf in leaves(value))
 
 
 def leaves(value: Any) -> list[Any]:
@@ -165,7 +134,7 @@ def leaves(value: Any) -> list[Any]:
 
 def plain_index(item: Any) -> bool:
     """Whether an index is no tensor, so that it is known how many axes it takes and leaves."""
-    return item is None or item is Ellipsis or isinstance(item, int | Number | slice)
+    return item is None or item is Ellipsis or isinstance(item, int | slice)
 
 
 def axes_taken(items: Iterable[Any]) -> int:

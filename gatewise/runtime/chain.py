@@ -141,11 +141,10 @@ def find_chain(model: nn.Module) -> Chain:
     try:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-        raise ChainError(f"forward() could not be traced: {first_line(error)}. {WAY_OUT}") from error
+        way_out = NO_LOOPS if any(map(is_single_step, model.modules())) else WAY_OUT
+        raise ChainError(f"forward() could not be traced: {first_line(error)}. {way_out}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
-    if any(way.loops for way in made):
-        raise ChainError(f"forward() loops over its input, which a chain of layers does not. {NO_LOOPS}")
     chain, *others = (Walk(model, takes_no_state(way)).through(way.graph) for way in made)
     for way, other in zip(made[1:], others):
         if other != chain:

@@ -7,13 +7,12 @@ import torch
 from axis_patterns import AXES
 from everyday_patterns import EVERYDAY
 from joined_patterns import JOINED
-from loop_patterns import LOOPS
 from networks import LanguageModel, answer, disturb, hide, twin
 from state_patterns import STATES
 
 from gatewise.readers import find_readers
 
-PATTERNS = EVERYDAY | STATES | JOINED | AXES | LOOPS
+PATTERNS = EVERYDAY | STATES | JOINED | AXES
 
 
 @pytest.mark.parametrize("name", PATTERNS)

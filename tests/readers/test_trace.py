@@ -129,3 +129,16 @@ def test_what_a_layer_hands_on_in_evaluation_is_its_argument(layer: nn.Module) -
 
     model = Net(forward, rnn=nn.LSTM(E, H), layer=layer, fc=nn.Linear(H, 2))
     assert "another view" in find_readers(model).exposed["rnn.l0"]
+
+
+def test_a_loop_over_the_length_of_an_input_is_named() -> None:
+    """How often it runs, and what it does then, nobody knows beforehand."""
+
+    def every_step(net: Net, x: Tensor) -> Tensor:
+        state = None
+        for t in range(x.size(0)):
+            state = net.rnn(x[t], state)
+        return net.fc(state)
+
+    graph = find_readers(Net(every_step, rnn=nn.GRUCell(E, H), fc=nn.Linear(H, 2)))
+    assert "a loop runs as often, or an index is as large, as an input says" in graph.exposed["rnn"]

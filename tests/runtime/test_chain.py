@@ -254,11 +254,15 @@ def test_last_states_that_do_not_stand_side_by_side_are_refused(join: Callable[.
     [
         (lambda m, x: m.two(m.rnn(x)[0])[0], "two: it takes for time what another layer takes for the batch"),
         (lambda m, x: m.cell(m.rnn(x)[0][:, -1]), "cell: a single-step cell leaves the loop"),
+        (
+            lambda m, x: [m.cell(x[:, t]) for t in range(x.size(1))],
+            "an input says. Cells in a loop run in torch",
+        ),
         (lambda m, x: m.gated(x, mask=x.new_zeros(2, 5))[0], "gated: its mask is computed by forward"),
         (lambda m, x: m.rnn(m.emb(m.rnn(m.emb(x))[0]))[0], "emb: Embedding is not a link"),
         (lambda m, x: m.rnn(F.one_hot(m.emb(x), E))[0], "one_hot.. of anything but the input"),
     ],
-    ids=["batch and time", "a cell", "a mask", "an embedding of an answer", "one-hot of vectors"],
+    ids=["batch and time", "a cell", "a loop", "a mask", "an embedding of an answer", "one-hot of vectors"],
 )
 def test_layers_that_a_chain_cannot_hold_are_refused(forward: Callable[..., Any], why: str) -> None:
     layers = {"two": nn.GRU(H, H), "cell": nn.GRUCell(H, H), "gated": gw.nn.LSTM(E, H, batch_first=True)}
