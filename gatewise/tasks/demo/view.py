@@ -71,7 +71,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         yield f"{layer}  live gates", *(str(counts["gates"][layer]) for counts in columns)
         for gate in dense["layers"][layer]["gates"]:
             yield f"        {gate}", *(str(counts["layers"][layer]["gates"][gate]) for counts in columns)
-    sizes = {name: f"{entry['bytes'] / 1024:,.0f} KiB" for name, entry in result["files"].items()}
+    sizes = {name: f"{entry['bytes'] / 1000:,.0f} kB" for name, entry in result["files"].items()}
     yield "size on disk", sizes["dense"], "", sizes["compressed"]
     times = {name: f"{t:,.0f} us" for name, t in result["microseconds_per_word"].items() if t is not None}
     yield "time of a word, torch", times["dense"], "", times["compressed"]
