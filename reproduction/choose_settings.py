@@ -26,7 +26,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gatewise.analyse.history import RISING
+from gatewise.analyse.history import rises
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.finished.reproduce import QUALITY, line, numbers
 from gatewise.tasks.training.trainer import Options, train
@@ -107,7 +107,7 @@ def main() -> None:
     if not done:
         return
     quality = next(key for key in QUALITY if key in done[0])
-    done.sort(key=lambda found: found[quality], reverse=quality.partition("_")[2] in RISING)
+    done.sort(key=lambda found: found[quality], reverse=rises(quality))
     for found in done:
         print(f"{line(found):48} {found['seconds']:5.0f} s  {found['trial']}")
     if arguments.json:

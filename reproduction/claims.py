@@ -19,8 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ NOT_RUN = "not run yet"
 
 @dataclass(frozen=True)
 class Claim:
-    key: str
+    key: str  # a letter, which numbered() completes
     text: str
     threshold: str
     rows: Sequence[str]
@@ -80,6 +81,17 @@ class Claim:
             "seeds": {row: [run.seed for run in own] for row, own in zip(self.rows, runs)},
             "numbers": found,
         }
+
+
+def numbered(claims: Sequence[Claim]) -> list[Claim]:
+    """a1, a2, ...; the letter alone where it has one claim."""
+    together, seen = Counter(claim.key for claim in claims), Counter[str]()
+    found = []
+    for claim in claims:
+        seen[claim.key] += 1
+        number = str(seen[claim.key]) if together[claim.key] > 1 else ""
+        found.append(replace(claim, key=claim.key + number))
+    return found
 
 
 WGN, WN, W, PRUNED, PRUNED_WN = (
@@ -106,50 +118,50 @@ W_ALONE = {
     **{task: (rows.format("w"), rows.format("wgn")) for task, rows in TEXTS.items()},
 }
 
-CLAIMS = [
-    *(Claim(f"a{k}", f"classification keeps g and drops output gates: {task}", KEEPS_G, [rows.format("wgn")],
+CLAIMS = numbered([
+    *(Claim("a", f"classification keeps g and drops output gates: {task}", KEEPS_G, [rows.format("wgn")],
             GATES, keeps_g)
-      for k, (task, rows) in enumerate(TEXTS.items(), 1)),
-    *(Claim(f"a{k}", f"so does Bayes W alone: {task}", KEEPS_G, [rows.format("w")], GATES, keeps_g)
-      for k, (task, rows) in enumerate(TEXTS.items(), 5)),
-    Claim("b1", "word LM, layer 2: many neurons are o-only",
+      for task, rows in TEXTS.items()),
+    *(Claim("a", f"so does Bayes W alone: {task}", KEEPS_G, [rows.format("w")], GATES, keeps_g)
+      for task, rows in TEXTS.items()),
+    Claim("b", "word LM, layer 2: many neurons are o-only",
           "every seed: a tenth of the kept neurons, and twice as many as by chance", [WGN], GATES, many_output_only),
-    Claim("b2", "their c_t moves one way, with the sign of g",
+    Claim("b", "their c_t moves one way, with the sign of g",
           "every o-only neuron, step and text; within 1e-3 of c* (1 - f^t)", [WGN], MODEL, monotone),
-    Claim("b3", "and saturates in a few steps: |tanh c_t| near 1",
+    Claim("b", "and saturates in a few steps: |tanh c_t| near 1",
           f"every seed: median over o-only neurons {SETTLED} or more at step 5", [WGN], GATES, settles),
-    Claim("b4", "so that they show their output gate, h_t = +-o_t",
+    Claim("b", "so that they show their output gate, h_t = +-o_t",
           "every seed, medians: correlation 0.95 or more, apart by 5 % or less from step 10 on",
           [WGN], MODEL, shows_o),
-    Claim("c1", "word LM, layer 2: o-only neurons are short",
+    Claim("c", "word LM, layer 2: o-only neurons are short",
           f"every seed: median ratio {SHORT} or less", [WGN], MODEL, output_only_are_short),
-    Claim("c2", "and neurons with all gates live are long",
+    Claim("c", "and neurons with all gates live are long",
           "every seed: median ratio twice that of o-only neurons", [WGN], MODEL, full_are_long),
-    Claim("c3", "the long neurons have all gates live",
+    Claim("c", "the long neurons have all gates live",
           f"all seeds together: 9 of 10 neurons with a ratio of {LONG} or more", [WGN], MODEL, long_are_full),
-    Claim("c4", "the same through a neuron's own cell alone, h of the step before held fixed",
+    Claim("c", "the same through a neuron's own cell alone, h of the step before held fixed",
           f"all seeds together: 9 of 10 neurons with a ratio of {LONG} or more", [WGN], MODEL, long_by_themselves),
-    *(Claim(key, f"{task}: all neurons are long, one of them reads the present too",
+    *(Claim("d", f"{task}: all neurons are long, one of them reads the present too",
             f"every seed: all ratios {LONG} or more, exactly one 1/3 or less", [TEXTS[task].format("wgn")],
             MODEL, all_long)
-      for key, task in (("d1", "IMDb"), ("d2", "IMDb, best"))),
+      for task in ("IMDb", "IMDb, best")),
     Claim("e", "char LM: nearly all gates of kept neurons are live",
           "every seed: 90 % or more", ["ptb-char-bayes-wgn"], GATES, uses_nearly_all),
-    *(Claim(f"f{k}", f"Bayes W alone leaves the patterns of Bayes W+G+N: {task}", OVERLAP, rows, GATES, same_patterns)
-      for k, (task, rows) in enumerate(W_ALONE.items(), 1)),
-    *(Claim(f"f{k}", f"at lower compression: {task}", "mean over seeds below", rows, RESULT, less_compressed)
-      for k, (task, rows) in enumerate(W_ALONE.items(), 6)),
-    Claim("f11", "pruning W+G+N leaves the patterns of Bayes W+G+N", OVERLAP, [PRUNED, WGN], GATES, same_patterns),
-    Claim("f12", "o-only neurons in layer 2 with every method",
+    *(Claim("f", f"Bayes W alone leaves the patterns of Bayes W+G+N: {task}", OVERLAP, rows, GATES, same_patterns)
+      for task, rows in W_ALONE.items()),
+    *(Claim("f", f"at lower compression: {task}", "mean over seeds below", rows, RESULT, less_compressed)
+      for task, rows in W_ALONE.items()),
+    Claim("f", "pruning W+G+N leaves the patterns of Bayes W+G+N", OVERLAP, [PRUNED, WGN], GATES, same_patterns),
+    Claim("f", "o-only neurons in layer 2 with every method",
           "every seed: more than twice as many as by chance", [W, WN, WGN, PRUNED], GATES, output_only_everywhere),
     Claim("g", "the large word LM is left with another structure than the small one",
           f"every layer: less than {ALIKE} of the overlap of two seeds of the small one",
           ["ptb-word-large-prune-wgn-best", PRUNED], GATES, other_structure),
-    *(Claim(f"h{k}", f"W+G+N leaves fewer neurons and gates than W+N: {task}", FEWER, rows, RESULT, fewer)
-      for k, (task, rows) in enumerate(PAIRS.items(), 1)),
-    Claim("h8", "W+G+N does not leave fewer than W+N: char PTB", f"not: {FEWER}",
+    *(Claim("h", f"W+G+N leaves fewer neurons and gates than W+N: {task}", FEWER, rows, RESULT, fewer)
+      for task, rows in PAIRS.items()),
+    Claim("h", "W+G+N does not leave fewer than W+N: char PTB", f"not: {FEWER}",
           ["ptb-char-bayes-wn", "ptb-char-bayes-wgn"], RESULT, not_fewer),
-]  # fmt: skip
+])  # fmt: skip
 
 
 def markdown(asked: Sequence[Mapping[str, Any]]) -> str:

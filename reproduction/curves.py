@@ -102,23 +102,17 @@ AUTHORS = {
     ),
 }
 
+LEVELS = {
+    "W": "w",
+    "W, best": "w-best",
+    "W+N": "wn",
+    "W+N, best": "wn-best",
+    "W+G+N": "wgn",
+    "W+G+N, best": "wgn-best",
+}
 TASKS = {
-    "IMDb, Bayes": {
-        "W": "imdb-bayes-w",
-        "W, best": "imdb-bayes-w-best",
-        "W+N": "imdb-bayes-wn",
-        "W+N, best": "imdb-bayes-wn-best",
-        "W+G+N": "imdb-bayes-wgn",
-        "W+G+N, best": "imdb-bayes-wgn-best",
-    },
-    "AG News, Bayes": {
-        "W": "agnews-bayes-w",
-        "W, best": "agnews-bayes-w-best",
-        "W+N": "agnews-bayes-wn",
-        "W+N, best": "agnews-bayes-wn-best",
-        "W+G+N": "agnews-bayes-wgn",
-        "W+G+N, best": "agnews-bayes-wgn-best",
-    },
+    "IMDb, Bayes": {level: f"imdb-bayes-{row}" for level, row in LEVELS.items()},
+    "AG News, Bayes": {level: f"agnews-bayes-{row}" for level, row in LEVELS.items()},
     "Character PTB, dense and Bayes": {
         "dense": "ptb-char-original",
         "W": "ptb-char-bayes-w",

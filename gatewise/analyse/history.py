@@ -33,6 +33,11 @@ def quality_key(metrics: Metrics) -> str | None:
     return next((key for line in metrics for key in line if key.startswith("valid_")), None)
 
 
+def rises(key: str) -> bool:
+    """Whether more of a quality, `valid_accuracy`, is better."""
+    return key.partition("_")[2] in RISING
+
+
 def named(key: str) -> str:
     split, _, quality = key.partition("_")
     return f"{QUALITIES.get(quality, quality)}, {'validation' if split == 'valid' else split}"

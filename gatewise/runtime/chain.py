@@ -155,7 +155,7 @@ def find_chain(model: nn.Module) -> Chain:
 
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
 NO_PACKS = (
-    "a chain does not pack. Load the saved model into a class whose forward() leaves packing out; then "
+    "Load the saved model into a class whose forward() leaves packing out; then "
     "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
 )
 NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
@@ -203,8 +203,8 @@ class Walk:
         of_sizes = node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int)
         return args[0][args[1]] if of_sizes else None
 
-    def refuse(self, node: fx.Node | str, why: str) -> ChainError:
-        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {WAY_OUT}")
+    def refuse(self, node: fx.Node | str, why: str, way_out: str = WAY_OUT) -> ChainError:
+        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {way_out}")
 
     def visit(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op == "call_module":
@@ -278,9 +278,8 @@ class Walk:
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
-        if name in PACKS:
-            raise ChainError(f"{node}: {NO_PACKS} {WAY_OUT}")
-        raise self.refuse(node, f"{name}() is not a link of a chain")
+        way_out = f"{NO_PACKS} {WAY_OUT}" if name in PACKS else WAY_OUT
+        raise self.refuse(node, f"{name}() is not a link of a chain", way_out)
 
     def layer(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         name = str(node.target)
@@ -306,7 +305,7 @@ class Walk:
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value) -> Any:
         if is_single_step(module):
-            raise ChainError(f"{name}: a single-step cell leaves the loop over time to forward(). {NO_LOOPS}")
+            raise self.refuse(name, "a single-step cell leaves the loop over time to forward()", NO_LOOPS)
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):

@@ -121,7 +121,7 @@ class SampleAndKL(torch.autograd.Function):
         table = table_of(means, log_sigmas)
         # Drawn on the device by torch's generator: torch.manual_seed governs it, and a graph draws anew.
         seed = torch.randint(2**62, (1,), device=table.device)
-        flat = means[0].new_empty(sum(m.numel() + gap(m.numel()) for m in means))
+        flat = means[0].new_empty(sum(laid_out(means)))
         partial = flat.new_empty(len(table))
         sample_kernel[(len(table),)](table, seed, flat, partial, *constants, QUARTER=QUARTER)
         keep(ctx, seed, *parameters)
@@ -141,11 +141,15 @@ class SampleAndKL(torch.autograd.Function):
         return None, *cut(d_mean, means), *cut(d_log_sigma, means)
 
 
+def laid_out(tensors: Sequence[Tensor]) -> list[int]:
+    """Of a flat buffer: the numbers of every tensor, and the gap behind it."""
+    return [size for m in tensors for size in (m.numel(), gap(m.numel()))]
+
+
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of a flat tensor with the given shapes, one after the other. The gaps, too, are split off: of a slice
     the gradient would be copied once more."""
-    sizes = [size for m in like for size in (m.numel(), gap(m.numel()))]
-    return [part.view(m.shape) for part, m in zip(flat.split(sizes)[::2], like)]
+    return [part.view(m.shape) for part, m in zip(flat.split(laid_out(like))[::2], like)]
 
 
 def sample_and_kl(

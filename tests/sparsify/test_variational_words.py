@@ -37,6 +37,15 @@ def test_word_variables_are_drawn_per_sequence_and_word(batch_first: bool) -> No
     assert z[0, 0] != z[1, 0]
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_vectors_lie_time_first(batch_first: bool) -> None:
+    """However the batch is laid out: a recurrence would copy the other order, and so would the way back."""
+    model = Classifier(width=3, batch_first=batch_first)
+    vectors_are_z(model)
+    vectors = model.emb(torch.ones((2, 5) if batch_first else (5, 2), dtype=torch.long))
+    assert (vectors.transpose(0, 1) if batch_first else vectors).is_contiguous()
+
+
 def test_words_without_a_batch_are_one_sequence() -> None:
     model = Classifier(width=1)
     vectors_are_z(model)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatewise.analyse.history import COUNTED, RISING, named
+from gatewise.analyse.history import COUNTED, named, rises
 from gatewise.analyse.page import Fact, PageRun, page
 from gatewise.report import measure, show
 from gatewise.tasks.files import CHECKPOINT, RunError, appearing, write_whole
@@ -202,7 +202,7 @@ def figures_of_all(runs: Sequence[Record], say: Say) -> dict[str, Figure]:
         )
         for name, run in zip(titles, runs)
     ]
-    made["pareto"] = figures.pareto(points, named(quality), quality.partition("_")[2] in RISING)
+    made["pareto"] = figures.pareto(points, named(quality), rises(quality))
     return made
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatewise.analyse.history import RISING
+from gatewise.analyse.history import rises
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.files import RESULT, RunError
 
@@ -119,7 +119,7 @@ def shortfall(ours: Mapping[str, Any] | None, paper: Mapping[str, Any]) -> str:
             continue
         mine, theirs = (sum(x) if isinstance(x, list) else x for x in (ours[key], paper[key]))
         more = mine / theirs - 1
-        worse = -more if key == "compression" or key.partition("_")[2] in RISING else more
+        worse = -more if key == "compression" or rises(key) else more
         if worse >= 0.0005:  # what the first decimal shows
             found.append(f"{key.replace('_', ' ')} {more:+.1%}")
     return ", ".join(found)
