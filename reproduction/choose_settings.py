@@ -4,7 +4,7 @@
 paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality.
 `small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
 three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`,
-`large-wn`: the same to the end, and the strength of W+N. `imdb-vectors`: what pretrained vectors are worth to the
+`large-wn`: the same to the end, and lambda. `imdb-vectors`: what pretrained vectors are worth to the
 dense network. A trial differs from its recipe in the keys that its name lists and is otherwise trained in full.
 Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
@@ -57,8 +57,8 @@ TRIALS = {
         )
     ],
     "lambda": [
-        *(f"group={group}" for group in (0.002, 0.003, 0.0034, 0.0036, 0.0038, 0.004)),
-        *("group=0.0038 seed=1", "group=0.0038 seed=2", "group=0.002 l1_on_output=false"),
+        *("group=0.002", "group=0.002 l1_on_output=false", "group=0.003", "group=0.004"),
+        *(f"group={group}{seed}" for group in (0.0034, 0.0036, 0.0038) for seed in ("", " seed=1", " seed=2")),
     ],
     "small-wgn": [
         *("clip=10", "clip=2.5", "init_range=0.05", "l1_on_output=false"),
@@ -68,10 +68,10 @@ TRIALS = {
         f"epochs=4 clip={clip} warm_up={updates}"  # an epoch has 1,327 updates
         for clip, updates in ((10, 0), (5, 0), (10, 600), (10, 1327), (5, 600))
     ],
-    "large-wgn": [f"clip={clip} warm_up={updates}" for clip, updates in ((5, 0), (10, 600))],
+    "large-wgn": ["clip=5 warm_up=0", "clip=10 warm_up=600", "group=0.0016 clip=10 warm_up=600"],
     "large-wn": [
         f"group={group} clip={clip} warm_up={updates}"
-        for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600))
+        for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
     ],
     "imdb-vectors": ["vectors=word2vec", "vectors=none"],
 }
