@@ -56,6 +56,11 @@ class Recording:
 class Recorded(fx.Proxy):
     """A proxy that tells `a += b` from `a = a + b`: other names of a see the first."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "data":  # a graph would not show it
+            raise TypeError("Recorded tensors cannot be given other data")
+        super().__setattr__(name, value)
+
 
 def augmented(name: str) -> Callable[[Recorded, Any], fx.Proxy]:
     def write(self: Recorded, other: Any) -> fx.Proxy:
@@ -136,6 +141,8 @@ def first_line(error: Exception) -> str:
         return "an `if` or `while` asks for a value or a size, which only a call knows"
     if "does not support item assignment" in said:
         return "it writes into a part of a tensor"
+    if "cannot be given other data" in said:
+        return "it gives a tensor other data"
     return said.splitlines()[0][:160] if said else type(error).__name__
 
 

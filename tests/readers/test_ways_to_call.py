@@ -117,6 +117,18 @@ def test_a_way_that_may_read_more_leaves_nothing_proven(kind: type[Ways]) -> Non
     assert ("rnn.l0" in graph.memory) == ("not every call" in graph.exposed["rnn.l0"])
 
 
+def test_other_data_for_a_tensor_leaves_nothing_proven() -> None:
+    """`out.data = ...` sets an attribute, which no graph shows: fc reads other channels than it seems to."""
+
+    class Moves(Ways):
+        def forward(self, x: Tensor) -> Tensor:
+            out, _ = self.rnn(x)
+            out.data = out.flip(-1)
+            return self.fc(out)
+
+    assert "it gives a tensor other data" in find_readers(Moves()).exposed["rnn.l0"]
+
+
 def test_a_call_that_forward_refuses_is_no_way() -> None:
     class Either(Ways):
         def forward(self, x: Any, a: Any = None, b: Any = None) -> Any:
