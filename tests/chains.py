@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from networks import pair
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gatewise as gw
 from gatewise.nn.lookup import cell_of
@@ -40,8 +41,7 @@ class ChainModel(nn.Module):
         self.time = 1 if o["batch_first"] else 0
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        x = self.emb(x) if self.emb is not None else x
-        x = torch.relu(self.first(x)) if self.first is not None else x
+        x = self.read(x)
         x, last = pair(self.rnn(x, state))
         h = last[0] if cell_of(self.rnn).n_states == 2 else last
         x = self.function(x, self.o["between"])
@@ -51,7 +51,17 @@ class ChainModel(nn.Module):
         if self.o["take"] == "last":
             x = x[:, -1] if self.time else x[-1]
         elif self.o["take"] == "state":
-            x = torch.cat([h[-2], h[-1]], 1) if self.rnn.bidirectional else h[-1]
+            x = self.joined(h)
+        return self.answer(x, last)
+
+    def read(self, x: Tensor) -> Tensor:
+        x = self.emb(x) if self.emb is not None else x
+        return torch.relu(self.first(x)) if self.first is not None else x
+
+    def joined(self, h: Tensor) -> Tensor:
+        return torch.cat([h[-2], h[-1]], 1) if self.rnn.bidirectional else h[-1]
+
+    def answer(self, x: Tensor, last: Any) -> Any:
         x = self.fc(x) if self.fc is not None else x
         x = self.function(x, self.o["scores"])
         x = x.squeeze(-1) if self.o["squeezed"] and self.fc is not None else x
@@ -68,6 +78,33 @@ class ChainModel(nn.Module):
         if name in ("softmax", "log_softmax"):
             return getattr(torch, name)(x, -1)
         return getattr(torch, name)(x) if name else x
+
+
+class PackedModel(ChainModel):
+    """The same with sequences that are packed and, but for last states, padded again: "whole", as x is, or "cut"."""
+
+    def forward(self, x: Tensor, lengths: Tensor, state: Any = None) -> Any:
+        x = self.read(x)
+        total = x.size(self.time) if self.o["packs"] == "whole" else None
+        packed, last = pair(self.rnn(self.pack(x, lengths), state))
+        h = last[0] if cell_of(self.rnn).n_states == 2 else last
+        if self.rnn2 is not None:
+            x = self.function(self.pad(packed, total), self.o["between"])
+            packed, last2 = pair(self.rnn2(self.pack(x, lengths.cpu())))
+            h = last2[0] if cell_of(self.rnn2).n_states == 2 else last2
+        if self.o["take"] == "state":
+            return self.answer(self.joined(h), last)
+        x = self.pad(packed, total)
+        if self.o["take"] == "last":
+            batch, ends = torch.arange(x.size(1 - self.time)), lengths - 1
+            x = x[batch, ends] if self.time else x[ends, batch]
+        return self.answer(x, last)
+
+    def pack(self, x: Tensor, lengths: Tensor) -> Any:
+        return pack_padded_sequence(x, lengths, bool(self.time), enforce_sorted=False)
+
+    def pad(self, x: Any, total: Any) -> Tensor:
+        return pad_packed_sequence(x, bool(self.time), total_length=total)[0]
 
 
 @dataclass
@@ -138,6 +175,13 @@ def chains(draw: Any, **fixed: Any) -> Case:
     return build(draw(st.integers(0, 2**31)), options)
 
 
+def packed_chains(**fixed: Any) -> st.SearchStrategy[Case]:
+    return st.one_of([chains(packs=packs, steps=5, batch=3, **fixed) for packs in ("whole", "cut")])
+
+
+# Of the sequences of packed_chains().
+three_lengths = st.lists(st.integers(1, 5), min_size=3, max_size=3).map(torch.tensor)
+
 PLAIN: dict[str, Any] = {
     "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
     "gate_activation": "sigmoid", "words": 5, "first": False, "second": False, "between": "", "take": "all",
@@ -150,7 +194,7 @@ VECTORS = WORDS | {"words": 0}
 
 def build(seed: int, options: dict[str, Any]) -> Case:
     generator = torch.Generator().manual_seed(seed)
-    model = ChainModel(options).eval()
+    model = (PackedModel if options.get("packs") else ChainModel)(options).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))

@@ -201,6 +201,7 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
     ("arguments", "code", "said"),
     [
         (["export", "run", "--c", "c", "--lengths"], 2, "--lengths and --states belong to --onnx FILE"),
+        (["export", "run", "--c", "c", "--no-lengths"], 2, "--lengths and --states belong to --onnx FILE"),
         (["export", "run", "--c", "c", "--no-states"], 2, "--lengths and --states belong to --onnx FILE"),
         (["export", "run", "--c", "c", "--onnx", "c/m.onnx"], 2, "lies in the folder of --c"),
         (["export", "run", "--c", "c", "--onnx", "c"], 2, "lies in the folder of --c"),

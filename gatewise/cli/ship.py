@@ -24,8 +24,9 @@ def export(
         typer.Option(help="ONNX: states as inputs and outputs; as forward() has them by default."),
     ] = None,
     lengths: Annotated[
-        bool, typer.Option("--lengths", help="ONNX: the length of each sequence as an input.")
-    ] = False,
+        bool | None,
+        typer.Option(help="ONNX: the length of each sequence as an input; where forward() packs by default."),
+    ] = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
     ] = False,
@@ -44,7 +45,7 @@ def export(
         raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
     if int8 and c is None:
         raise typer.BadParameter("--int8 belongs to --c FOLDER.")
-    if (lengths or states is not None) and onnx is None:
+    if (lengths is not None or states is not None) and onnx is None:
         raise typer.BadParameter("--lengths and --states belong to --onnx FILE.")
     model = model_folder(model)
     if c is not None:

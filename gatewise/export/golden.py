@@ -71,7 +71,8 @@ def forward(model: nn.Module, narrow: NarrowChain, x: NDArray[Any]) -> NDArray[n
     """(T, width), or (1, width) where there is one answer."""
     batch = torch.from_numpy(x).unsqueeze(narrow.chain.batch_axis)
     with evaluating(model), torch.no_grad():
-        found = [leaf for leaf in leaves(model(batch)) if isinstance(leaf, Tensor)]
+        given = model(batch, **narrow.chain.whole(len(x), 1))
+        found = [leaf for leaf in leaves(given) if isinstance(leaf, Tensor)]
     rows = 1 if narrow.chain.output_axes == "BC" else len(x)
     if not found or found[0].numel() != rows * narrow.width:
         raise ValueError(BESIDES)

@@ -1,7 +1,7 @@
 """to_onnx(small, "model.onnx"): a chain of compact layers as an ONNX graph.
 
     input    x          as forward() takes it: float32 vectors or int64 word ids, batch and time of any size
-             lengths    int32 (B), if asked for: sequences are padded on the right
+             lengths    int32 (B), if asked for, or if forward() packs: sequences are padded on the right
              h0, c0     (layers * directions, B, H) of the recurrent layer, in the original width and scale
     output   y          as forward() gives it
              hn, cn     the last states, in the same form
@@ -49,14 +49,14 @@ def to_onnx(
     *,
     opset: int = 17,
     states: bool | None = None,
-    lengths: bool = False,
+    lengths: bool | None = None,
 ) -> Path:
     """Write a compact model, or any chain after compress(), as one .onnx file; checked, and whole or not at all.
 
     Args:
         states: whether initial states are inputs and last states outputs. None: where forward() returns them.
         lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros, and
-            the last step is that of the sequence.
+            the last step is that of the sequence. None: where forward() packs with them.
 
     Raises:
         ChainError: the model is not a chain of layers.
@@ -74,7 +74,12 @@ def to_onnx(
             f"{target} is a folder; ONNX is written into a file, {target / 'model.onnx'} say."
         )
     narrow = narrow_chain(model)
-    writer = Writer(narrow, narrow.chain.returns_state if states is None else states, lengths)
+    chain = narrow.chain
+    writer = Writer(
+        narrow,
+        chain.returns_state if states is None else states,
+        bool(chain.lengths) if lengths is None else lengths,
+    )
     proto = writer.model(opset)
     onnx.checker.check_model(proto, full_check=True)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,6 +161,9 @@ class Writer:
         if narrow.chain.batch_axis == 0:
             axes = [1, 0] if narrow.chain.words else [1, 0, 2]
             self.time_first = self.graph.add("Transpose", "x", perm=axes)
+        self.cut = bool(self.lengths) and narrow.chain.cut
+        if self.cut:
+            self.time_first = self.up_to_longest(self.time_first)
 
     def model(self, opset: int) -> Any:
         helper = self.graph.helper
@@ -183,7 +191,7 @@ class Writer:
         frame = ["batch", "time"] if chain.batch_axis == 0 else ["time", "batch"]
         vectors = tensor("x", [*frame, self.narrow.n_inputs])
         x = tensor("x", frame, TensorProto.INT64) if chain.words else vectors
-        axes = {"T": "time", "B": "batch", "R": "rows", "C": self.narrow.width}
+        axes = {"T": "longest" if self.cut else "time", "B": "batch", "R": "rows", "C": self.narrow.width}
         shape = [axes[axis] for axis in chain.output_axes]
         inputs, outputs = [x], [tensor("y", shape[:-1] if chain.squeezed else shape)]
         if self.lengths:
@@ -309,6 +317,14 @@ class Writer:
         pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
         index = graph.add("Concat", *pairs, axis=1)
         return replace(value, name=graph.add("GatherND", value.name, index), sequence=False)
+
+    def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
+        from onnx import TensorProto
+
+        graph = self.graph
+        lengths = graph.add("Cast", self.lengths, to=TensorProto.INT64)
+        end = graph.add("Max", graph.add("ReduceMax", lengths), graph.integers(1))
+        return graph.add("Slice", x, graph.integers(0), end, graph.integers(0))
 
     # How channels are read, and what stands for none.
 

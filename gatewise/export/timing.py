@@ -106,12 +106,12 @@ def race(
                 (f"{steps} steps of {batch}", steps, batch),
             ):
                 x = example(engine, length, size)
-                array = x.numpy()
+                array, whole = x.numpy(), engine.narrow.chain.whole(length, size)
                 contenders: dict[str, Callable[[], object]] = {
-                    DENSE_TORCH: partial(dense, x),
-                    "torch compact": partial(small, x),
+                    DENSE_TORCH: partial(dense, x, **whole),
+                    "torch compact": partial(small, x, **whole),
                     **{name: partial(call, array) for name, call in sessions.items()},
-                    "gatewise engine": partial(engine, array),
+                    "gatewise engine": partial(engine, array, lengths=next(iter(whole.values()), None)),
                 }
                 same_answers({name: call for name, call in contenders.items() if "dense" not in name})
                 times = take_turns(contenders, seconds)
@@ -157,7 +157,7 @@ def onnx_calls(
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     calls: dict[str, Callable[[Any], Any]] = {}
     for k, (name, model) in enumerate(models.items()):
-        path = to_onnx(model, folder / f"{k}.onnx", states=False)
+        path = to_onnx(model, folder / f"{k}.onnx", states=False, lengths=False)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         calls[name] = partial(ask, session)
     return calls

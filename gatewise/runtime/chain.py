@@ -7,12 +7,13 @@ a model that is not one raises and says where it leaves the path.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn.functional import one_hot
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.names import PACKS, name_of
@@ -26,6 +27,21 @@ from gatewise.readers.record import (
     rewritten,
 )
 from gatewise.readers.values import leaves, listed
+from gatewise.runtime.packed import PackedWalk
+from gatewise.runtime.steps import (
+    NO_LOOPS,
+    WAY_OUT,
+    Chain,
+    ChainError,
+    HalfState,
+    LastStates,
+    Packed,
+    Size,
+    Step,
+    Value,
+    axis_at,
+    width_of,
+)
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
 IDENTITY = ("contiguous", "detach", "clone", "float", "to", *DROPOUTS)
@@ -42,89 +58,6 @@ ZEROS = ("zeros", "new_zeros", "zeros_like")
 SCORES = ("softmax", "log_softmax")
 MODULE_SCORES = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
-
-
-class ChainError(ValueError):
-    """The model is not a chain of layers."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One link of the chain.
-
-    kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
-    function `name`; "softmax" and "log_softmax" over the channels; "last_step": the last position; "last_state": the
-    last h of the recurrent layer before it, every direction (they differ in the backward direction, whose last h is
-    at the first position).
-    """
-
-    kind: str
-    name: str = ""  # of the layer in the model, or of the function
-    module: nn.Module | None = None
-    classes: int = 0
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The steps, and how the caller's tensors are laid out."""
-
-    steps: tuple[Step, ...]
-    batch_axis: int  # of the input
-    output_axes: str  # "TBC", "BTC", "BC" (last step), "RC" (rows: time and batch flattened)
-    rows_time_first: bool  # order of the rows of "RC"
-    squeezed: bool  # the last axis, of width 1, is dropped
-    returns_state: bool  # forward() returns (y, state) rather than y
-
-    @property
-    def words(self) -> bool:
-        return self.steps[0].kind in ("embedding", "one_hot")
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value on the path: the steps behind it, and its axes: 0 and 1 are the input's, "C" the channels, "R" rows."""
-
-    steps: tuple[Step, ...]
-    axes: tuple[Any, ...]
-    squeezed: bool = False
-
-
-@dataclass(frozen=True)
-class LastStates:
-    """h_n or c_n of the recurrent layer that ends `steps`."""
-
-    steps: tuple[Step, ...]
-    cell: bool
-
-
-@dataclass(frozen=True)
-class HalfState:
-    """The last h of one direction of a bidirectional layer."""
-
-    steps: tuple[Step, ...]
-    direction: int
-
-
-@dataclass(frozen=True)
-class Size:
-    """The length of an axis, as forward() asks for it."""
-
-    axis: Any
-
-
-def axis_at(x: Value, dim: Any) -> Any:
-    """The axis that a dimension, counted from either end, stands for."""
-    return x.axes[dim] if isinstance(dim, int) and -len(x.axes) <= dim < len(x.axes) else None
-
-
-def width_of(steps: tuple[Step, ...]) -> int | None:
-    """The number of channels after the steps, where a layer says it."""
-    module = next((step.module for step in reversed(steps) if step.module is not None), None)
-    if module is None:
-        return None
-    if cell_of(module) is not None:
-        return int(module.hidden_size) * (2 if module.bidirectional else 1)  # type: ignore[arg-type]
-    return int(module.out_features if isinstance(module, nn.Linear) else module.embedding_dim)  # type: ignore[arg-type]
 
 
 def find_chain(model: nn.Module) -> Chain:
@@ -145,30 +78,23 @@ def find_chain(model: nn.Module) -> Chain:
         raise ChainError(f"forward() could not be traced: {first_line(error)}. {way_out}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
-    chain, *others = (Walk(model, takes_no_state(way)).through(way.graph) for way in made)
+    chain, *others = (Walk(model, way).through(way.graph) for way in made)
     for way, other in zip(made[1:], others):
-        if other != chain:
+        if other != (chain.without_lengths if chain.lengths in way.absent else chain):
             missing = ", ".join(sorted(way.absent))
             raise ChainError(f"forward() is another function when it is called without {missing}. {WAY_OUT}")
-    return chain
+    optional = any(chain.lengths in way.absent for way in made)
+    return replace(chain, needs_lengths=bool(chain.lengths) and not optional)
 
 
-WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
-NO_PACKS = (
-    "Load the saved model into a class whose forward() leaves packing out; then "
-    "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
-)
-NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
-
-
-class Walk:
+class Walk(PackedWalk):
     """Follows the one path from the input to the output."""
 
-    def __init__(self, model: nn.Module, starts_itself: bool) -> None:
-        self.model = model
-        self.starts_itself = starts_itself  # nobody gives a state, so forward() may make one of zeros
-        self.values: dict[fx.Node, Any] = {}
-        self.batch_axis: int | None = None
+    def __init__(self, model: nn.Module, way: Recording) -> None:
+        self.model, self.way = model, way
+        self.values = {}
+        self.batch_axis = self.lengths = None
+        self.unpacked = ""
 
     def through(self, graph: fx.Graph) -> Chain:
         layers = [self.model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"]
@@ -198,33 +124,36 @@ class Walk:
 
     def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a node makes of values on the path; None for what leads to no answer."""
-        if any(isinstance(leaf, Value | LastStates | HalfState) for leaf in leaves([args, kwargs])):
+        if any(isinstance(leaf, Value | Packed | LastStates | HalfState) for leaf in leaves([args, kwargs])):
             return self.visit(node, args, kwargs)
         of_sizes = node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int)
         return args[0][args[1]] if of_sizes else None
-
-    def refuse(self, node: fx.Node | str, why: str, way_out: str = WAY_OUT) -> ChainError:
-        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {way_out}")
 
     def visit(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op == "call_module":
             return self.layer(node, args, kwargs)
         target = node.target
+        if target is pack_padded_sequence:
+            return self.pack(node)
+        if target is pad_packed_sequence:
+            return self.pad(node)
         name = name_of(target)
         if target is getattr and args[1] in ("shape", "device", "dtype", "ndim"):
-            return (
-                tuple(map(Size, args[0].axes)) if args[1] == "shape" and isinstance(args[0], Value) else None
-            )
+            return args[0].sizes if args[1] == "shape" and isinstance(args[0], Value) else None
         if name in ZEROS:
             return None
         if name in ("size", "dim"):
-            sizes = tuple(map(Size, args[0].axes)) if name == "size" and isinstance(args[0], Value) else None
+            sizes = args[0].sizes if name == "size" and isinstance(args[0], Value) else None
             return sizes[args[1]] if sizes and len(args) > 1 else sizes
         x = args[0] if args else kwargs.get("input")
-        if any(isinstance(leaf, Value | LastStates) for leaf in leaves([args[1:], kwargs.get("out")])):
+        if any(
+            isinstance(leaf, Value | Packed | LastStates) for leaf in leaves([args[1:], kwargs.get("out")])
+        ):
             raise self.refuse(node, f"{name}() of two values")
         if isinstance(x, tuple | list) and name in ("cat", "concat"):
             return self.joined_states(node, list(x), args[1:], kwargs)
+        if isinstance(x, Packed):
+            raise self.refuse_pack(node, f"{name}() of packed sequences")
         if target is operator.getitem:
             return self.item(node, x, args[1])
         if not isinstance(x, Value):
@@ -278,8 +207,8 @@ class Walk:
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
-        way_out = f"{NO_PACKS} {WAY_OUT}" if name in PACKS else WAY_OUT
-        raise self.refuse(node, f"{name}() is not a link of a chain", way_out)
+        refuse = self.refuse_pack if name in PACKS else self.refuse
+        raise refuse(node, f"{name}() is not a link of a chain")
 
     def layer(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         name = str(node.target)
@@ -287,11 +216,11 @@ class Walk:
         x = args[0] if args else kwargs.get("input")
         if is_hooked(module):
             raise self.refuse(name, "a hook may change what it takes or gives")
-        if not isinstance(x, Value):
-            raise self.refuse(name, "it reads a state")
         kind = type(module).__name__
-        if cell_of(module) is not None:
+        if isinstance(x, Value | Packed) and cell_of(module) is not None:
             return self.recurrent(node, name, module, x)
+        if not isinstance(x, Value):
+            raise self.refuse(name, f"it reads {'packed sequences' if isinstance(x, Packed) else 'a state'}")
         if isinstance(module, nn.Embedding) and not x.steps:
             return Value((Step("embedding", name, module),), (*x.axes, "C"))
         if isinstance(module, nn.Linear) and x.axes[-1] == "C":
@@ -303,30 +232,30 @@ class Walk:
             return replace(x, steps=(*x.steps, Step(MODULE_SCORES[kind])))
         raise self.refuse(name, f"{kind} is not a link of a chain")
 
-    def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value) -> Any:
+    def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:
         if is_single_step(module):
             raise self.refuse(name, "a single-step cell leaves the loop over time to forward()", NO_LOOPS)
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
-            zeros = self.starts_itself and given is hx
+            zeros = given is hx and takes_no_state(self.way, self.lengths)
             for leaf in () if given is None else leaves(given):
-                if not comes_from_argument(leaf, zeros) or is_written(
-                    origin(leaf)[0], self.model, self.values
-                ):
+                source, _ = origin(leaf)
+                if not comes_from_argument(leaf, zeros) or is_written(source, self.model, self.values):
                     raise self.refuse(name, f"its {what} is computed by forward()")
-        axes = x.axes
-        if len(axes) != 3 or axes[-1] != "C":
-            raise self.refuse(name, "it does not read sequences of channels")
-        batch = axes[0] if module.batch_first else axes[1]
-        if self.batch_axis not in (None, batch):
-            raise self.refuse(name, "it takes for time what another layer takes for the batch")
-        self.batch_axis = batch
+                if source is self.lengths:
+                    raise self.refuse_pack(name, f"its {what} is what forward() packs with")
+        if isinstance(x, Value):
+            if len(x.axes) != 3 or x.axes[-1] != "C":
+                raise self.refuse(name, "it does not read sequences of channels")
+            self.take_batch(name, x.axes[0] if module.batch_first else x.axes[1])
+            self.unpacked = name
         steps = (*x.steps, Step("recurrent", name, module))
         h, c = LastStates(steps, cell=False), LastStates(steps, cell=True)
         cell = cell_of(module)
         assert cell is not None
-        return Value(steps, axes), (h, c) if cell.n_states == 2 else h
+        out = Packed(steps) if isinstance(x, Packed) else Value(steps, x.axes)
+        return out, (h, c) if cell.n_states == 2 else h
 
     def item(self, node: fx.Node, x: Any, index: Any) -> Any:
         if isinstance(x, tuple):
@@ -335,6 +264,10 @@ class Walk:
             return self.last_state(node, x, index)
         if not isinstance(x, Value):
             raise self.refuse(node, f"the index {index} of a state")
+        if (ends := self.last_of_each(node, x)) is not None:
+            return ends
+        if x.padded:
+            raise self.refuse_pack(node, "an index into padded sequences does not mean the last step of each")
         time = next((k for k, axis in enumerate(x.axes) if axis == 1 - (self.batch_axis or 0)), None)
         items = list(index) if isinstance(index, tuple) else [index]
         wanted = [slice(None)] * (time or 0) + [-1]
@@ -374,9 +307,17 @@ class Walk:
         return Value((*parts[0].steps, Step("last_state")), (self.batch_axis, "C"))
 
     def finish(self, output: Any) -> Chain:
+        if self.lengths is not None and self.unpacked:
+            why = "it runs over the padding of sequences that are packed elsewhere"
+            raise self.refuse_pack(self.unpacked, why)
         returned = fx.map_arg(output, self.values.get)
-        values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value)]
-        if len(values) != 1 or not values[0].steps or self.batch_axis is None:
+        values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value | Packed)]
+        if (
+            len(values) != 1
+            or not values[0].steps
+            or self.batch_axis is None
+            or isinstance(values[0], Packed)
+        ):
             raise ChainError(f"forward() must return one answer of a chain with a recurrent layer. {WAY_OUT}")
         value = values[0]
         names = {self.batch_axis: "B", 1 - self.batch_axis: "T", "C": "C"}
@@ -393,13 +334,18 @@ class Walk:
             layout,
             rows_time_first=rows is None or names[rows[1]] == "T",
             squeezed=value.squeezed,
-            returns_state=isinstance(returned, tuple | list),
+            returns_state=isinstance(returned, tuple | list)
+            and any(isinstance(leaf, LastStates) for leaf in leaves(returned)),
+            lengths="" if self.lengths is None else str(self.lengths.target),
+            cut=value.cut,
         )
 
 
-def takes_no_state(way: Recording) -> bool:
-    """Whether forward() was recorded without some argument, or has none but the input."""
-    return bool(way.absent) or sum(node.op == "placeholder" for node in way.graph.nodes) == 1
+def takes_no_state(way: Recording, lengths: fx.Node | None) -> bool:
+    """Whether forward() was recorded without some argument, or has none but the input and its lengths: nobody gives a
+    state, so it may make one of zeros."""
+    taken = {node for node in way.graph.nodes if node.op == "placeholder"} - {lengths}
+    return bool(way.absent) or len(taken) == 1
 
 
 def comes_from_argument(node: Any, zeros: bool) -> bool:

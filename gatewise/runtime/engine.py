@@ -70,6 +70,7 @@ class Engine:
         chain = self.narrow.chain
         self._words, self._batch_axis, self._squeezed = chain.words, chain.batch_axis, chain.squeezed
         self._batch_first = self._batch_axis == 0
+        self._packs_with, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
@@ -79,13 +80,23 @@ class Engine:
         self, x: Any, state: EngineState | None = None, *, lengths: Any = None
     ) -> tuple[Any, EngineState]:
         """`lengths` (B): sequences are padded on the right. Past the end of its sequence a recurrent layer gives
-        zeros, as after `pad_packed_sequence`, and the last step is that of the sequence.
+        zeros, as after `pad_packed_sequence`, and the last step is that of the sequence. Where forward() packs with
+        an argument of its own, this is that argument.
         """
         array = self._input(x, 2)
         axes = array.shape[:2]
         batch = axes[self._batch_axis]
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
         sizes = None if lengths is None else self._lengths(lengths, batch, axes[1 - self._batch_axis])
+        if sizes is None and self._packs_with:
+            raise TypeError(
+                f"forward() packs with {self._packs_with!r}, so the engine needs lengths=; "
+                f"[{axes[1 - self._batch_axis]}] * {batch} if no sequence is padded."
+            )
+        if sizes is not None and self._cut:
+            longest = max(1, int(sizes.max()))
+            array = np.ascontiguousarray(array[:, :longest] if self._batch_first else array[:longest])
+            axes = array.shape[:2]
         frame = Frame(axes, axes[1 - self._batch_axis], batch, self._batch_first, sizes, self.threads)
         value = self._layout(self._run(array, after, frame))
         return (torch.from_numpy(value) if is_tensor(x) else value), after

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.layout import Cell
-from gatewise.runtime.chain import SCORES, Chain, ChainError, find_chain
+from gatewise.runtime.chain import SCORES, find_chain
+from gatewise.runtime.steps import Chain, ChainError
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chains import CLOSE, Case, build, chains, emptied
+from chains import CLOSE, Case, build, chains, emptied, packed_chains, three_lengths
 from compiled import OPTIONS, Compiled, pointer, run, sequences, variety
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
-from torch import nn
+from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export.cmodel import should_fold
@@ -35,6 +35,21 @@ def test_the_contract(case: Case, block: int | None, kernels: list[Path], tmp_pa
             state = compiled.instance()
             steps = np.stack([compiled.step(state, part) for part in x])
             np.testing.assert_allclose(steps[-1:] if compiled.final else steps, whole, **CLOSE)
+
+
+@settings(max_examples=15)
+@given(case=packed_chains(layout="same"), lengths=three_lengths)
+def test_packing(case: Case, lengths: Tensor, kernels: list[Path], tmp_path: Path) -> None:
+    """C reads a sequence as long as it is, and gives what a forward() that packs gives up to its end."""
+    compiled = Compiled(case.small, tmp_path, kernels)
+    with torch.no_grad():
+        expected = case.small(case.x, lengths)
+    whole = expected[0] if isinstance(expected, tuple) else expected
+    for b, (x, length) in enumerate(zip(sequences(case), lengths.tolist())):
+        every = case.model.o["take"] == "all"
+        own = whole.select(1 - case.model.time, b)[:length] if every else whole[b]
+        got = compiled.run(compiled.instance(), x[:length])
+        np.testing.assert_allclose(got, own.numpy().reshape(got.shape), **CLOSE)
 
 
 @settings(max_examples=15)

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from chains import CLOSE, PLAIN, Case, build, chains, emptied
+from chains import CLOSE, PLAIN, Case, build, chains, emptied, packed_chains, three_lengths
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
@@ -102,6 +102,31 @@ def test_lengths(case: Case, data: Any) -> None:
         else:
             answer = answer[b : b + 1]
         torch.testing.assert_close(answer, expected, **CLOSE)
+
+
+@given(case=packed_chains(), lengths=three_lengths)
+def test_packing(case: Case, lengths: Tensor) -> None:
+    """A forward() that packs: its lengths are an input, and answer and last states are its own."""
+    with torch.no_grad():
+        expected = case.small(case.x, lengths, case.state)
+    got = Exported(case.small, states=True)(case.x, states_of(case), lengths)
+    if case.model.o["take"] != "all":
+        torch.testing.assert_close(got["y"], expected, **CLOSE)
+        return
+    torch.testing.assert_close(got["y"], expected[0], **CLOSE)
+    prefix = "rnn." if case.model.rnn2 is not None else ""
+    last = expected[1] if isinstance(expected[1], tuple) else (expected[1],)
+    for name, part in zip(("hn", "cn"), last):
+        torch.testing.assert_close(got[prefix + name], part, **CLOSE)
+
+
+def test_lengths_can_be_left_out() -> None:
+    """Then no sequence is padded, whatever forward() packs with."""
+    case = build(0, PLAIN | {"packs": "cut"})
+    exported = Exported(case.small, states=False, lengths=False)
+    with torch.no_grad():
+        expected, _ = case.small(case.x, torch.full((2,), 4))
+    torch.testing.assert_close(exported(case.x, {})["y"], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

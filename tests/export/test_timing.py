@@ -50,10 +50,12 @@ def test_contenders_must_agree() -> None:
         same_answers({"a": lambda: torch.zeros(2), "b": lambda: (torch.ones(2), None)})
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "hard_sigmoid"])
-def test_race(activation: str) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"gate_activation": "hard_sigmoid"}, {"packs": "cut", "take": "all"}], ids=str
+)
+def test_race(options: dict[str, str]) -> None:
     """Every contender in every situation, the dense original as one of them; torch's threads are as before."""
-    case = build(1, {**OPTIONS, "gate_activation": activation})
+    case = build(1, OPTIONS | options)
     before = torch.get_num_threads()
     timings = race(case.small, steps=3, batch=2, threads=before + 1, seconds=0)
     assert torch.get_num_threads() == before

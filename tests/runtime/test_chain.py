@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import Net, lstm_net
+from networks import Net, lstm_net, pair
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gatewise as gw
 from gatewise.runtime.chain import ChainError, find_chain
@@ -170,18 +171,201 @@ def test_a_hook_is_refused() -> None:
         find_chain(model)
 
 
+class Packs(nn.Module):
+    """A forward() of one's own on packed sequences, the batch first: a function of (net, x, lengths)."""
+
+    def __init__(self, rule: Callable[..., Any]) -> None:
+        super().__init__()
+        self.rule, self.rnn, self.two = rule, nn.GRU(E, H, batch_first=True), nn.GRU(H, H, batch_first=True)
+        self.fc, self.act = nn.Linear(H, 2), nn.Identity()
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        return self.rule(self, x, lengths)
+
+    def out(self, x: Any, lengths: Any, **options: Any) -> Any:
+        """Padded output of the first layer."""
+        return pad_packed_sequence(self.rnn(pack(x, lengths))[0], batch_first=True, **options)[0]
+
+
+def pack(x: Any, lengths: Any, **options: Any) -> Any:
+    return pack_padded_sequence(x, lengths, **({"batch_first": True, "enforce_sorted": False} | options))
+
+
+def padded(x: Any) -> Any:
+    return pad_packed_sequence(x, batch_first=True)
+
+
+def ends(out: Any, lengths: Any) -> Any:
+    return out[torch.arange(out.size(0)), lengths - 1]
+
+
+def again(m: Any, x: Any, lengths: Any) -> Any:
+    """Packed, padded, packed with what padding said of the lengths, and padded as long as x."""
+    out, same = pair(padded(m.rnn(pack(x, lengths))[0]))
+    packed = m.two(pack(torch.sigmoid(out), same))[0]
+    return m.fc(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
+
+
+PACKED: dict[str, tuple[Callable[..., Any], str, bool]] = {
+    "last state": (lambda m, x, n: m.fc(m.rnn(pack(x, n))[1][-1]), "BC", False),
+    "sorted": (lambda m, x, n: m.fc(m.rnn(pack(x, n, enforce_sorted=True))[1][-1]), "BC", False),
+    "by name": (
+        lambda m, x, n: m.fc(m.rnn(pack_padded_sequence(lengths=n, input=x, batch_first=True))[1][-1]),
+        "BC",
+        False,
+    ),
+    "lengths on the CPU": (lambda m, x, n: m.fc(m.rnn(pack(x, n.cpu()))[1][-1]), "BC", False),
+    "a list": (lambda m, x, n: m.fc(m.rnn(pack(x, n.tolist()))[1][-1]), "BC", False),
+    "whole numbers": (lambda m, x, n: m.fc(m.rnn(pack(x, n.to("cpu", torch.int64)))[1][-1]), "BC", False),
+    "padded": (lambda m, x, n: m.fc(m.out(x, n)), "BTC", True),
+    "padded to x": (lambda m, x, n: m.fc(m.out(x, n, total_length=x.shape[1])), "BTC", False),
+    "the other axis first": (
+        lambda m, x, n: m.fc(pad_packed_sequence(m.rnn(pack(x, n))[0])[0]),
+        "TBC",
+        True,
+    ),
+    "rows": (lambda m, x, n: m.fc(m.out(x, n)).flatten(0, 1), "RC", True),
+    "last step of each": (lambda m, x, n: m.fc(ends(m.out(x, n), n)), "BC", False),
+    "packed once for two layers": (lambda m, x, n: m.fc(m.two(m.rnn(pack(x, n))[0])[1][-1]), "BC", False),
+    "packed again": (again, "BTC", False),
+    "with its lengths": (lambda m, x, n: (m.fc(m.out(x, n)), n), "BTC", True),
+    "from zeros": (
+        lambda m, x, n: m.fc(m.rnn(pack(x, n), x.new_zeros(1, x.size(0), H))[1][-1]),
+        "BC",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packing_is_no_link(name: str) -> None:
+    """It hands on what it is given; the lengths are the engine's, and so are zeros behind the ends."""
+    rule, axes, cut = PACKED[name]
+    model = Packs(rule).eval()
+    chain = find_chain(model)
+    assert (chain.output_axes, chain.cut, chain.lengths, chain.needs_lengths) == (axes, cut, "lengths", True)
+    assert not chain.returns_state
+    x, lengths = torch.randn(3, 6, E), torch.tensor([5, 2, 1])
+    with torch.no_grad():
+        expected = model(x, lengths)
+    answer, _ = gw.Engine(model)(x, lengths=lengths)
+    torch.testing.assert_close(answer, expected[0] if isinstance(expected, tuple) else expected)
+
+
+def written(n: Any) -> Any:
+    """Another name for the same tensor, which is then not what was given."""
+    same = n.cpu()
+    same.clamp_(min=2)
+    return n
+
+
+def reordered(n: Any) -> Any:
+    numbers = n.tolist()
+    numbers.sort()
+    return numbers
+
+
+def filled(n: Any) -> Any:
+    index = n - 1
+    index.fill_(0)
+    return index
+
+
+NOT_GIVEN = "its lengths are not an argument"
+NO_INDEX = "an index into padded sequences does not mean the last step of each"
+NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
+    "constant lengths": (lambda m, x, n: m.rnn(pack(x, torch.tensor([3, 2])))[1][-1], NOT_GIVEN),
+    "other lengths": (lambda m, x, n: m.rnn(pack(x, n.clamp(min=2)))[1][-1], NOT_GIVEN),
+    "lengths in one byte": (lambda m, x, n: m.rnn(pack(x, n.to(torch.int8)))[1][-1], NOT_GIVEN),
+    "a part of the lengths": (lambda m, x, n: m.rnn(pack(x, n[0]))[1][-1], NOT_GIVEN),
+    "lengths that are written to": (lambda m, x, n: m.rnn(pack(x, written(n)))[1][-1], NOT_GIVEN),
+    "a sorted list": (lambda m, x, n: m.rnn(pack(x, reordered(n)))[1][-1], NOT_GIVEN),
+    "a flag that is computed": (
+        lambda m, x, n: m.rnn(pack(x, n, enforce_sorted=n.sum() > 3))[1][-1],
+        "batch_first or enforce_sorted is computed",
+    ),
+    "lengths as a state": (lambda m, x, n: m.rnn(pack(x, n), n)[1][-1], "is what forward.. packs with"),
+    "padding that is read": (lambda m, x, n: m.two(m.out(x, n))[1][-1], "two: it runs over the padding"),
+    "padding that was read": (lambda m, x, n: m.two(pack(m.rnn(x)[0], n))[1][-1], "rnn: it runs over"),
+    "a mask for the output": (lambda m, x, n: m.fc(padded(pack(m.rnn(x)[0], n))[0]), "rnn: it runs over"),
+    "a head that is packed": (
+        lambda m, x, n: padded(pack(m.fc(m.out(x, n)), n))[0],
+        "does not come from a recurrent layer",
+    ),
+    "other padding": (lambda m, x, n: m.out(x, n, padding_value=1.0), "pads with 1.0 and not with zeros"),
+    "a constant length": (lambda m, x, n: m.out(x, n, total_length=9), "total_length is not the length of"),
+    "the batch as a length": (lambda m, x, n: m.out(x, n, total_length=x.size(0)), "total_length is not"),
+    "the length of what was cut": (
+        lambda m, x, n: pad_packed_sequence(
+            m.two(pack(m.out(x, n), n))[0], True, total_length=m.out(x, n).size(1)
+        )[0],
+        "total_length is not",
+    ),
+    "the last column": (lambda m, x, n: m.fc(m.out(x, n)[:, -1]), NO_INDEX),
+    "the last but one": (lambda m, x, n: m.fc(m.out(x, n)[torch.arange(x.size(0)), n - 2]), NO_INDEX),
+    "batch and time swapped": (
+        lambda m, x, n: m.fc(m.out(x, n)[n - 1, torch.arange(x.size(0))]),
+        NO_INDEX,
+    ),
+    "an index that is written to": (
+        lambda m, x, n: m.fc(m.out(x, n)[torch.arange(x.size(0)), filled(n)]),
+        NO_INDEX,
+    ),
+    "pooling": (lambda m, x, n: m.fc(m.out(x, n).mean(1)), "mean"),
+    "packed data": (lambda m, x, n: m.fc(m.rnn(pack(x, n))[0].data), "getattr.. of packed sequences"),
+    "a part of what is packed": (lambda m, x, n: m.rnn(pack(x, n))[0][-1], "getitem.. of packed sequences"),
+    "a layer on what is packed": (
+        lambda m, x, n: m.rnn(m.act(pack(x, n)))[1][-1],
+        "act: it reads packed sequences",
+    ),
+    "packed as it is returned": (lambda m, x, n: m.rnn(pack(x, n))[0], "must return one answer"),
+    "packed beside the answer": (
+        lambda m, x, n: (m.fc(m.rnn(pack(x, n))[1][-1]), m.two(m.rnn(pack(x, n))[0])[0]),
+        "must return one answer",
+    ),
+    "channels in the middle": (
+        lambda m, x, n: m.rnn(pack(x.transpose(1, 2), n))[1][-1],
+        "what it packs is no sequence",
+    ),
+    "never packed": (lambda m, x, n: m.fc(padded(m.rnn(x)[0])[0]), "what it pads was not packed"),
+    "other data for the lengths": (
+        lambda m, x, n: m.rnn(pack(x, setattr(n, "data", n.clamp(min=2)) or n))[1][-1],
+        "it gives a tensor other data",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PACKED)
+def test_packing_that_is_no_chain(name: str) -> None:
+    """The engine would end sequences, or fill up behind them, in another way."""
+    rule, why = NOT_PACKED[name]
+    with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
+        find_chain(Packs(rule).eval())
+
+
 def test_packing_points_to_lengths() -> None:
-    class Packs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.fc = nn.GRU(E, H), nn.Linear(H, 2)
-
-        def forward(self, x: Any, lengths: Any) -> Any:
-            _, h = self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
-            return self.fc(h[-1])
-
     with pytest.raises(ChainError, match=r"forward\(\) leaves packing out; then engine\(x, lengths="):
-        find_chain(Packs())
+        find_chain(Packs(lambda m, x, n: m.rnn(pack(x, n + 1))[1][-1]))
+
+
+class PacksIfAsked(Packs):
+    def forward(self, x: Any, lengths: Any = None) -> Any:
+        return self.rule(self, x, lengths)
+
+
+def test_lengths_that_can_be_left_out() -> None:
+    """Without them forward() must be the same function of sequences as long as x."""
+
+    def forward(m: Any, x: Any, lengths: Any) -> Any:
+        return m.fc(m.rnn(x)[0] if lengths is None else m.out(x, lengths))
+
+    model, x = PacksIfAsked(forward).eval(), torch.randn(3, 6, E)
+    chain = find_chain(model)
+    assert (chain.lengths, chain.needs_lengths, chain.cut) == ("lengths", False, True)
+    torch.testing.assert_close(gw.Engine(model)(x)[0], model(x))
+    other = PacksIfAsked(lambda m, x, n: m.fc(m.rnn(x)[0].relu() if n is None else m.out(x, n)))
+    with pytest.raises(ChainError, match="another function when it is called without lengths"):
+        find_chain(other)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chains import CLOSE, PLAIN, VECTORS, WORDS, Case, build, chains
+from chains import CLOSE, PLAIN, VECTORS, WORDS, Case, build, chains, packed_chains, three_lengths
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import lstm_net, no_grad
@@ -68,6 +68,29 @@ def test_lengths(case: Case, data: Any) -> None:
             batch = 0 if case.model.time else 1
             own = answer.narrow(batch, b, 1).narrow(1 - batch, 0, int(lengths[b]))
         torch.testing.assert_close(own, expected, **CLOSE)
+
+
+@given(case=packed_chains(), lengths=three_lengths)
+def test_packing(case: Case, lengths: Tensor) -> None:
+    """A forward() that packs: its answer at every position, those behind the ends too, and for as many of them."""
+    engine = gw.Engine(case.small)
+    expected = no_grad(case.small, case.x, lengths)
+    answer, _ = engine(case.x, lengths=lengths)
+    torch.testing.assert_close(answer, expected[0] if isinstance(expected, tuple) else expected, **CLOSE)
+    array, _ = engine(case.x.numpy(), lengths=lengths.numpy().astype(np.uint8))
+    np.testing.assert_array_equal(array, answer.numpy())
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences_that_go_on(batch_first: bool) -> None:
+    """The state is that at the end of each sequence, so a second call reads on from there."""
+    case = build(3, VECTORS | {"packs": "cut", "batch": 3, "batch_first": batch_first})
+    engine = gw.Engine(case.small)
+    first, second = torch.tensor([2, 1, 3]), torch.tensor([1, 4, 2])
+    _, between = no_grad(case.small, case.x, first)
+    _, state = engine(case.x, lengths=first)
+    expected, _ = no_grad(case.small, case.x, second, between)
+    torch.testing.assert_close(engine(case.x, state, lengths=second)[0], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -80,6 +80,16 @@ def test_errors_of_states_and_lengths() -> None:
             engine(case.x, lengths=[4, length])
 
 
+def test_a_forward_that_packs_needs_lengths() -> None:
+    """Without them forward() raises, and padding would be read as part of the sequences."""
+    case = build(0, VECTORS | {"packs": "cut"})
+    engine = gw.Engine(case.small)
+    with pytest.raises(TypeError, match=r"packs with 'lengths'.* needs lengths=; \[4\] \* 2 if no"):
+        engine(case.x)
+    with pytest.raises(ValueError, match=r"sequence 1 has length 5, outside 0\.\.4"):
+        engine(case.x, lengths=[4, 5])
+
+
 def test_lengths_beyond_32_bits_are_refused() -> None:
     engine = gw.Engine(nn.LSTM(3, 4))
     for far in (2**32 + 3, 2**63):

@@ -1,0 +1,134 @@
+"""What a chain is made of: its steps, the values between them, and why a model is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gatewise.nn.lookup import cell_of
+
+WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
+NO_PACKS = (
+    "Load the saved model into a class whose forward() leaves packing out; then "
+    "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
+)
+NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
+
+
+class ChainError(ValueError):
+    """The model is not a chain of layers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One link of the chain.
+
+    kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
+    function `name`; "softmax" and "log_softmax" over the channels; "last_step": the last position; "last_state": the
+    last h of the recurrent layer before it, every direction (they differ in the backward direction, whose last h is
+    at the first position).
+    """
+
+    kind: str
+    name: str = ""  # of the layer in the model, or of the function
+    module: nn.Module | None = None
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The steps, and how the caller's tensors are laid out."""
+
+    steps: tuple[Step, ...]
+    batch_axis: int  # of the input
+    output_axes: str  # "TBC", "BTC", "BC" (last step), "RC" (rows: time and batch flattened)
+    rows_time_first: bool  # order of the rows of "RC"
+    squeezed: bool  # the last axis, of width 1, is dropped
+    returns_state: bool  # forward() returns (y, state) rather than y
+    lengths: str = ""  # the argument of forward() that it packs its sequences with
+    needs_lengths: bool = False  # forward() cannot be called without it
+    cut: bool = False  # the answer ends with the longest sequence, wherever x ends
+
+    @property
+    def words(self) -> bool:
+        return self.steps[0].kind in ("embedding", "one_hot")
+
+    @property
+    def without_lengths(self) -> Chain:
+        """The chain of sequences that are all as long as x."""
+        return replace(self, lengths="", needs_lengths=False, cut=False)
+
+    def whole(self, steps: int, batch: int) -> dict[str, torch.Tensor]:
+        """What forward() takes beside x when no sequence is padded."""
+        return {self.lengths: torch.full((batch,), steps)} if self.lengths else {}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value on the path: the steps behind it, and its axes: 0 and 1 are the input's, "C" the channels, "R" rows."""
+
+    steps: tuple[Step, ...]
+    axes: tuple[Any, ...]
+    squeezed: bool = False
+    padded: bool = (
+        False  # it was packed before: behind the end of a sequence lie zeros, or what a layer made of them
+    )
+    cut: bool = False  # its time ends with the longest sequence
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        return tuple(Size(axis, self.cut and axis != "C") for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Sequences in a PackedSequence, in the caller's order."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths that pad_packed_sequence() gives: those that were packed with."""
+
+
+@dataclass(frozen=True)
+class LastStates:
+    """h_n or c_n of the recurrent layer that ends `steps`."""
+
+    steps: tuple[Step, ...]
+    cell: bool
+
+
+@dataclass(frozen=True)
+class HalfState:
+    """The last h of one direction of a bidirectional layer."""
+
+    steps: tuple[Step, ...]
+    direction: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """The length of an axis, as forward() asks for it."""
+
+    axis: Any
+    cut: bool = False  # time up to the longest sequence
+
+
+def axis_at(x: Value, dim: Any) -> Any:
+    """The axis that a dimension, counted from either end, stands for."""
+    return x.axes[dim] if isinstance(dim, int) and -len(x.axes) <= dim < len(x.axes) else None
+
+
+def width_of(steps: tuple[Step, ...]) -> int | None:
+    """The number of channels after the steps, where a layer says it."""
+    module = next((step.module for step in reversed(steps) if step.module is not None), None)
+    if module is None:
+        return None
+    if cell_of(module) is not None:
+        return int(module.hidden_size) * (2 if module.bidirectional else 1)  # type: ignore[arg-type]
+    return int(module.out_features if isinstance(module, nn.Linear) else module.embedding_dim)  # type: ignore[arg-type]
