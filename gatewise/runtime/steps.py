@@ -73,9 +73,7 @@ class Value:
     steps: tuple[Step, ...]
     axes: tuple[Any, ...]
     squeezed: bool = False
-    padded: bool = (
-        False  # it was packed before: behind the end of a sequence lie zeros, or what a layer made of them
-    )
+    padded: bool = False  # behind the end of a sequence lie zeros, or what a layer made of them
     cut: bool = False  # its time ends with the longest sequence
 
     @property
