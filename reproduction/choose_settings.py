@@ -58,7 +58,11 @@ TRIALS = {
     ],
     "lambda": [
         *("group=0.002", "group=0.002 l1_on_output=false", "group=0.003", "group=0.004"),
-        *(f"group={group}{seed}" for group in (0.0034, 0.0036, 0.0038) for seed in ("", " seed=1", " seed=2")),
+        *(
+            f"group={group}{seed}"
+            for group in (0.0034, 0.0036, 0.0038)
+            for seed in ("", " seed=1", " seed=2")
+        ),
     ],
     "small-wgn": [
         *("clip=10", "clip=2.5", "init_range=0.05", "l1_on_output=false"),
