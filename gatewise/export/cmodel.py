@@ -28,6 +28,7 @@ from gatewise.runtime.packing import (
     BLOCK,
     PANEL,
     SLICE,
+    Form,
     PackedLayer,
     PackedMatrix,
     pack_matrix,
@@ -71,6 +72,7 @@ class Writer:
 
     def __init__(self, narrow: NarrowChain, name: str, int8: bool, block: int, fold: bool) -> None:
         self.narrow, self.name, self.int8, self.block, self.fold = narrow, name, int8, block, fold
+        self.tied = None if fold else tied_link(narrow)
         self.arrays = Arrays()
         self.structs: list[str] = []  # "gw_layer rnn_0 = {...};"
         self.struct_bytes = 0
@@ -152,17 +154,21 @@ class Writer:
             return Value("", link.weight.shape[1])
         dim = link.weight.shape[1]
         place = self.place(Value("", 0), after, dim, True)
+        call = f"gw_embed_matrix(&linear_{self.tied}" if self.tied else self.own_vectors(link)
+        self.say(f"/* embedding of {len(link.weight)} words */", f"{call}, (size_t)steps, m->rows, {place});")
+        return Value(place, dim)
+
+    def own_vectors(self, link: Table) -> str:
+        """The beginning of the call that reads them, from whichever form takes the fewest bytes."""
+        dim = link.weight.shape[1]
         function, arrays = "gw_embed", dict[str, NDArray[Any]](embedding=link.weight)
         if self.int8 and dim > 1:
             codes, scale = quantize(link.weight)
             function, arrays = "gw_embed_int8", {"embedding_codes": codes, "embedding_scale": scale}
         masked = pack_matrix(link.weight, "masked", tight=True, int8=self.int8)
         if masked.nbytes + MATRIX_BYTES < sum(array.nbytes for array in arrays.values()):
-            call = f"gw_embed_masked(&{self.matrix('embedding', masked)}"
-        else:
-            call = f"{function}({', '.join(self.arrays.add(*pair) for pair in arrays.items())}, {dim}"
-        self.say(f"/* embedding of {len(link.weight)} words */", f"{call}, (size_t)steps, m->rows, {place});")
-        return Value(place, dim)
+            return f"gw_embed_matrix(&{self.matrix('embedding', masked)}"
+        return f"{function}({', '.join(self.arrays.add(*pair) for pair in arrays.items())}, {dim}"
 
     def level(self, index: int, link: Level, value: Value, after: list[Link]) -> Value:
         width = sum(r.kept for r in link.directions)
@@ -211,7 +217,10 @@ class Writer:
         self.say(f"/* linear: {cols} of {value.width} channels to {rows} of {link.out_features} */")
         if not rows:
             return Value(place, 0, value.every)
-        packed = pack_matrix(link.weight, tight=True, int8=self.int8)
+        # The rows of a sparse matrix are sorted, so a word would not be found in it.
+        forms: tuple[Form | None, ...] = ("dense", "masked") if index == self.tied else (None,)
+        every = (pack_matrix(link.weight, form, tight=True, int8=self.int8) for form in forms)
+        packed = min(every, key=lambda matrix: matrix.nbytes)
         struct = self.matrix(name, packed)
         bias = self.arrays.add(f"{name}_bias", link.bias)
         scratch, source, width = "m->scratch", value.place, value.width
@@ -340,9 +349,23 @@ def check_finite(narrow: NarrowChain) -> None:
 
 
 def should_fold(narrow: NarrowChain, wish: bool | None) -> bool:
-    """Whether the embedding becomes part of the first level: as in the engine, where it takes fewer bytes."""
+    """Whether the embedding becomes part of the first level: as in the engine, where it takes fewer bytes.
+
+    One that is the matrix of a later link takes none of its own.
+    """
+    if wish is None and tied_link(narrow):
+        return False
     table, level = narrow.links[0], narrow.links[1] if len(narrow.links) > 1 else None
     return isinstance(table, Table) and isinstance(level, Level) and folds(table, level, wish)
+
+
+def tied_link(narrow: NarrowChain) -> int | None:
+    """The link whose matrix is the embedding's, column for column: it is stored once, in the form that multiplies."""
+    for k, link in enumerate(narrow.links):
+        tied = link.tied if isinstance(link, Affine) else None
+        if tied is not None and len(tied) == narrow.table.weight.shape[1] and narrow.table.weight.size:
+            return k
+    return None
 
 
 def product_scratch(w: PackedMatrix, m: int) -> int:

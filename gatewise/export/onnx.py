@@ -7,7 +7,9 @@
              hn, cn     the last states, in the same form
 
 Every layer and direction is one LSTM or GRU node of its own width, which runtimes have fast code for. ONNX has no
-word for a constant gate: its row is zero. With several recurrent layers states bear their names: `rnn.h0`.
+word for a constant gate: its row is zero. With several recurrent layers states bear their names: `rnn.h0`. An output
+layer that shares its matrix with the embedding reads it from there, by nodes whose inputs are constants: runtimes
+compute those once, when they load the file.
 """
 
 from __future__ import annotations
@@ -157,6 +159,7 @@ class Writer:
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
         # Last states by module and place: h, or h and c.
         self.finals: dict[str, list[list[str]]] = {name: [] for name in self.modules}
+        self.vectors = ""  # the constant of the embedding, where its rows are those of its parameter
         self.time_first = "x"
         if narrow.chain.batch_axis == 0:
             axes = [1, 0] if narrow.chain.words else [1, 0, 2]
@@ -234,7 +237,9 @@ class Writer:
             weight = np.concatenate([weight, np.zeros((1, weight.shape[1]), np.float32)])
             rows = np.where(link.rows < 0, len(link.weight), link.rows)
             ids = self.graph.add("Gather", self.graph.constant(rows), ids)
-        return Value(self.graph.add("Gather", self.graph.constant(weight), ids), weight.shape[1])
+        vectors = self.graph.constant(weight)
+        self.vectors = vectors if link.rows is None else ""
+        return Value(self.graph.add("Gather", vectors, ids), weight.shape[1])
 
     def level(self, link: Level, value: Value, final: bool) -> Value:
         """One node for each direction, side by side. With `final`, their last h in place of every step's."""
@@ -286,12 +291,16 @@ class Writer:
         return every, lasts[0]
 
     def affine(self, link: Affine, value: Value) -> Value:
-        x, weight = self.read(value, link.inputs, link.weight)
-        if not len(weight):
+        if not len(link.weight):
             return self.nothing(value.sequence)
-        product = self.graph.add("MatMul", x, self.graph.constant(weight.T))
+        if link.tied is not None and len(link.tied) and self.vectors:
+            x, matrix = self.read_tied(value, link.inputs, link.tied)
+        else:
+            x, weight = self.read(value, link.inputs, link.weight)
+            matrix = self.graph.constant(weight.T)
+        product = self.graph.add("MatMul", x, matrix)
         total = self.graph.add("Add", product, self.graph.constant(link.bias))
-        return Value(total, len(weight), sequence=value.sequence)
+        return Value(total, len(link.weight), sequence=value.sequence)
 
     def function(self, link: Function, value: Value) -> Value:
         if link.name in ("last_state", "last_step"):
@@ -337,6 +346,17 @@ class Writer:
         if 2 * len(inputs) <= value.columns and value.columns > 1:
             return self.graph.add("Gather", value.name, self.graph.constant(inputs), axis=-1), weight
         return value.name, spread_columns(weight, inputs, value.columns)
+
+    def read_tied(self, value: Value, inputs: Ints, tied: Ints) -> tuple[str, str]:
+        """The same with the columns `tied` of the embedding, which is stored already, by nodes on constants alone."""
+        graph, x, matrix = self.graph, value.name, self.vectors
+        if len(tied) < self.narrow.table.weight.shape[1]:
+            matrix = graph.add("Gather", matrix, graph.constant(tied), axis=1)
+        if value.scale is not None:
+            matrix = graph.add("Mul", matrix, graph.constant(value.scale[inputs]))
+        if len(inputs) < value.columns:
+            x = graph.add("Gather", x, graph.constant(inputs), axis=-1)
+        return x, graph.add("Transpose", matrix, perm=[1, 0])
 
     def settle(self, value: Value) -> Value:
         if value.scale is None:

@@ -78,6 +78,7 @@ class Affine:
     bias: Floats
     outputs: Ints
     out_features: int
+    tied: Ints | None = None  # (n_in,) one parameter with the embedding: which columns of the table these are
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Narrower:
         self.kept: Ints = np.zeros(0, np.int64)
         self.width = 0
         self.removed = 0.0  # the value of every removed channel here: a constant
+        self.vectors: object = None  # the embedding's parameter
         self.links: list[Link] = []
 
     def through(self, chain: Chain) -> NarrowChain:
@@ -169,6 +171,7 @@ class Narrower:
     def embedding(self, module: CompactEmbedding) -> None:
         rows = None if len(module.weight) == module.num_embeddings else integers(module.rows)
         self.links.append(Table(floats(module.weight), rows, module.num_embeddings))
+        self.vectors = module.weight
         self.kept, self.width, self.removed = integers(module.components), module.embedding_dim, 0.0
 
     def one_hot(self, classes: int) -> None:
@@ -205,7 +208,9 @@ class Narrower:
         weight, inputs, constant = self.columns(floats(module.weight), integers(module.inputs))
         bias = constant if module.bias is None else floats(module.bias) + constant
         outputs = integers(module.outputs)
-        self.links.append(Affine(inputs, weight, bias, outputs, module.out_features))
+        own = np.flatnonzero(np.isin(integers(module.inputs), self.kept))
+        tied = own if module.weight is self.vectors else None
+        self.links.append(Affine(inputs, weight, bias, outputs, module.out_features, tied))
         self.kept, self.width, self.removed = outputs, module.out_features, 0.0
 
     def columns(self, weight: Floats, inputs: Ints) -> tuple[Floats, Ints, Floats]:

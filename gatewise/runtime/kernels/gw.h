@@ -145,8 +145,8 @@ size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *
 /* y (n, dim) = rows of embedding (V', dim); zeros for -1. */
 void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *words, float *y);
 
-/* The same from a masked matrix (V', dim). */
-void gw_embed_masked(const gw_matrix *embedding, size_t n, const int32_t *words, float *y);
+/* The same from a dense or masked matrix (V', dim), which may be one that is multiplied, too. */
+void gw_embed_matrix(const gw_matrix *embedding, size_t n, const int32_t *words, float *y);
 
 /* The same from bytes, codes (V', dim) times scale (V'). */
 void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t n, const int32_t *words, float *y);

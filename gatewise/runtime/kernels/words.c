@@ -23,11 +23,22 @@ void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *word
     }
 }
 
-void gw_embed_masked(const gw_matrix *w, size_t n, const int32_t *words, float *y) {
+static void dense_row(const gw_matrix *w, int32_t row, float *y) {
+    const int32_t top = row / GW_PANEL * GW_PANEL;
+    const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
+    ptrdiff_t at = (ptrdiff_t)top * w->cols + (row - top);
+    for (int32_t j = 0; j < w->cols; j++, at += stride) y[j] = w->codes ? w->scale[row] * w->codes[at] : w->values[at];
+}
+
+void gw_embed_matrix(const gw_matrix *w, size_t n, const int32_t *words, float *y) {
     for (size_t i = 0; i < n; i++, y += w->cols) {
         const int32_t word = words[i], slice = word / GW_SLICE, lane = word % GW_SLICE;
         memset(y, 0, sizeof(float) * (size_t)w->cols);
         if (word < 0) continue;
+        if (!w->start) {
+            dense_row(w, word, y);
+            continue;
+        }
         for (int32_t j = 0, at = w->start[slice]; j < w->cols; j++) {
             const uint32_t bits = w->column[(ptrdiff_t)slice * w->cols + j];
             const int32_t k = at + count_bits(bits & ((1u << lane) - 1));
