@@ -25,6 +25,7 @@ from gatewise.sparsify.layers import (
     VariationalRecurrent,
 )
 from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
+from gatewise.sparsify.watch import EVERY, IN_A_ROW, Watch
 from gatewise.structure import Structure
 
 NOISES = ("sequence", "batch")
@@ -109,6 +110,7 @@ class Variational:
             if isinstance(new, VariationalEmbedding) and name in vocabulary:
                 new.add_scale("word_scale", new.weight, (new.weight.shape[0],), log_sigma)
             replace_module(model, dense, new.train(dense.training))
+        self._watch = Watch(model)
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
 
@@ -136,8 +138,21 @@ class Variational:
         return total / self.n_train
 
     def step(self) -> None:
-        """Count the update, for the warm-up. Call it after the optimizer's step."""
+        """Count the update, for the warm-up. Call it after the optimizer's step.
+
+        Warns once when for some hundred updates nothing of a layer was above the threshold; no update waits for that.
+        """
         self.steps += 1
+        if not torch.compiler.is_compiling() and (empty := self._watch.update()):
+            updates = self._watch.updates
+            longer = 2 * max(5 * updates, 0 if self.warm_up is None else self.warm_up[1])
+            warnings.warn(
+                f"{', '.join(empty)}: for the last {IN_A_ROW * EVERY} of {updates:,} updates no input weight, or no "
+                "neuron, was above snr_threshold: evaluation gives every input the same answer. The penalty, KL / "
+                f"n_train with n_train={self.n_train:,}, outweighs the data. n_train must be the number of training "
+                f"texts, or of target tokens; if it is, let the penalty grow: warm_up=(0, {longer:_.0f}).",
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Tensor]:
         """How far the warm-up is; everything else is in the model's."""

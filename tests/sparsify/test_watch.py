@@ -1,0 +1,159 @@
+"""A layer of which nothing is left is named while it trains; nothing is said of the others, and nothing waits."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from networks import Classifier, LanguageModel
+from torch import nn
+
+import gatewise as gw
+from gatewise.sparsify.watch import EVERY, IN_A_ROW
+
+ENOUGH = (IN_A_ROW + 1) * EVERY
+
+
+def sink(model: nn.Module, *names: str) -> None:
+    with torch.no_grad():
+        for name in names:
+            model.get_parameter(name + "_log_sigma").fill_(9.0)
+
+
+def train(model: Any, sparsifier: Any, updates: int) -> None:
+    """The loop of the README on two texts."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    ids = torch.tensor([[0, 1, 2, 3, 4], [4, 5, 6, 0, 1]]).t()
+    for _ in range(updates):
+        scores = model(ids[:-1])[0]
+        loss = nn.functional.cross_entropy(scores.flatten(0, 1), ids[1:].flatten()) + sparsifier.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sparsifier.step()
+
+
+@pytest.mark.parametrize(("cell", "levels"), [("LSTM", "W"), ("GRU", "W+N"), ("LSTM", "W+G+N")])
+def test_a_collapse_is_said_while_it_trains(cell: str, levels: str) -> None:
+    """Too small an n_train: the penalty wins at once, and the warning comes with what was given and a way out."""
+    torch.manual_seed(0)
+    model = LanguageModel(cell=cell, layers=1)
+    sparsifier = gw.Variational(model, levels, n_train=3, noise="batch")
+    said = r"rnn\.l0: for the last 500 of 600 updates .* n_train=3,.* warm_up=\(0, 6_000\)"
+    with pytest.warns(UserWarning, match=said) as found:
+        train(model, sparsifier, ENOUGH + EVERY)
+    assert len(found) == 1
+    assert found[0].filename == __file__
+    assert gw.measure(model).neurons == {"rnn.l0": 0}
+
+
+def test_nothing_is_said_of_a_healthy_run() -> None:
+    """Warnings are errors here."""
+    torch.manual_seed(0)
+    model = LanguageModel(layers=1)
+    train(model, gw.Variational(model, n_train=100_000, noise="batch"), ENOUGH + EVERY)
+    assert gw.measure(model).neurons["rnn.l0"] > 0
+
+
+@pytest.mark.parametrize("names", [["rnn.weight_ih_l1"], ["rnn.neuron_scale_l1"]])
+def test_either_sign_is_enough_and_the_layer_is_named(names: list[str]) -> None:
+    model = LanguageModel()
+    sparsifier = gw.Variational(model, n_train=3, warm_up=(0, 10_000))
+    sink(model, *names)
+    with pytest.warns(UserWarning, match=r"^rnn\.l1: .* warm_up=\(0, 20_000\)"):
+        steps(sparsifier, ENOUGH)
+
+
+def test_one_direction_may_go() -> None:
+    """The other still reads."""
+    model = LanguageModel(bidirectional=True, layers=1)
+    sparsifier = gw.Variational(model, n_train=3)
+    sink(model, "rnn.weight_ih_l0_reverse", "rnn.neuron_scale_l0_reverse")
+    steps(sparsifier, ENOUGH)
+    sink(model, "rnn.weight_ih_l0")
+    with pytest.warns(UserWarning, match=r"rnn\.l0: "):
+        steps(sparsifier, ENOUGH)
+
+
+def test_what_comes_back_in_time_is_not_named() -> None:
+    model = Classifier()
+    sparsifier = gw.Variational(model, n_train=3)
+    before = copy.deepcopy(model.state_dict())
+    for _ in range(3):
+        sink(model, "rnn.weight_ih_l0")
+        steps(sparsifier, (IN_A_ROW - 1) * EVERY)
+        model.load_state_dict(before)
+        steps(sparsifier, EVERY)
+
+
+def test_what_began_below_the_threshold_is_not_named() -> None:
+    """As a wide layer may, or one that starts with a large sigma."""
+    sparsifier = gw.Variational(Classifier(), "W", n_train=3, log_sigma=5.0)
+    steps(sparsifier, 2 * ENOUGH)
+
+
+def test_nan_is_another_trouble() -> None:
+    model = Classifier()
+    sparsifier = gw.Variational(model, n_train=3)
+    with torch.no_grad():
+        model.rnn.weight_ih_l0.fill_(torch.nan)
+    steps(sparsifier, ENOUGH)
+
+
+def test_copies_and_models_without_such_layers() -> None:
+    model = Classifier()
+    sparsifier = gw.Variational(model, n_train=3)
+    copy.deepcopy(model)
+    steps(pickle.loads(pickle.dumps(sparsifier)), EVERY)
+    steps(gw.Variational(Classifier(), n_train=3, layers=["fc"], batch_dim=0), EVERY)
+
+
+def test_an_answer_on_its_way_is_left_there() -> None:
+    """Neither read before it is there nor asked for again."""
+
+    class Late:
+        def query(self) -> bool:
+            return False
+
+    model = Classifier()
+    sparsifier = gw.Variational(model, n_train=3)
+    sink(model, "rnn.weight_ih_l0")
+    late = sparsifier._watch.asked = (["rnn.l0"], torch.tensor([False]), Late())  # type: ignore[assignment]
+    steps(sparsifier, 2 * ENOUGH)
+    assert sparsifier._watch.asked is late
+
+
+def test_a_compiled_step_asks_nothing() -> None:
+    """What Python counts would be a reason to compile anew at every update."""
+    sparsifier = gw.Variational(Classifier(), n_train=3)
+    torch.compile(sparsifier.step, backend="eager", fullgraph=True)()
+    assert (sparsifier.steps.item(), sparsifier._watch.updates) == (1, 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_no_update_waits_for_the_device() -> None:
+    """torch raises where the host would wait; in a captured graph nothing is asked."""
+    model = Classifier().cuda()
+    sparsifier = gw.Variational(model, n_train=3)
+    sink(model, "rnn.weight_ih_l0")
+    steps(sparsifier, EVERY - 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sparsifier.step()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            steps(sparsifier, 3 * ENOUGH)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert sum("rnn.l0: for the last" in str(w.message) for w in said) == 1
+
+
+def steps(sparsifier: Any, n: int) -> None:
+    for _ in range(n):
+        sparsifier.step()
