@@ -9,17 +9,22 @@ from typing import Any
 from gatewise.tasks.files import RunError
 
 
+def summary_writer() -> type[Any]:
+    """TensorBoard's own; refused where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise RunError(
+            "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
+        ) from error
+    return SummaryWriter
+
+
 class Board:
     """What an earlier part of the run wrote about `first_epoch` and later is hidden: those are run again."""
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise RunError(
-                "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
-            ) from error
-        self.writer = SummaryWriter(str(folder), purge_step=first_epoch)
+        self.writer = summary_writer()(str(folder), purge_step=first_epoch)
 
     def add(self, line: Mapping[str, Any]) -> None:
         for key, value in flat(line).items():

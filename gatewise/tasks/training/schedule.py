@@ -1,4 +1,4 @@
-"""The learning rate of every update; see `gatewise.tasks.recipe.Train` for the formulas."""
+"""The learning rate of every update; see `gatewise.tasks.schema.Train` for the formulas."""
 
 from __future__ import annotations
 

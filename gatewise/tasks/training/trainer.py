@@ -51,7 +51,7 @@ from gatewise.tasks.files import (
 from gatewise.tasks.recipe import dump
 from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training.assembly import assemble
-from gatewise.tasks.training.board import Board
+from gatewise.tasks.training.board import Board, summary_writer
 from gatewise.tasks.training.checkpoints import Metrics, load_checkpoint, save_checkpoint
 from gatewise.tasks.training.evaluation import Evaluator, live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
@@ -129,6 +129,8 @@ class Run:
     def __init__(self, recipe: Recipe, options: Options) -> None:
         self.recipe, self.options = recipe, options
         self.device = chosen_device(options.device)
+        if options.tensorboard:
+            summary_writer()  # said now, before a run begins that is in the way of the next
         if self.device.type == "cuda":
             use_tf32()
             torch.cuda.reset_peak_memory_stats(self.device)

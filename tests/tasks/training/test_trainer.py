@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import math
@@ -100,14 +99,21 @@ def test_a_gru_takes_the_same_way(task: str, method: str, folder: Path, tmp_path
     assert all(set(gates) == {"r", "u", "n"} for gates in kinds)
 
 
-def test_tensorboard_is_an_extra(folder: Path, tmp_path: Path) -> None:
-    """With the package the files are written; without it the message says what to install."""
-    row, chosen = tiny("words", folder), options(tmp_path, folder, tensorboard=True)
-    if importlib.util.find_spec("tensorboard") is None:
+def test_tensorboard_is_an_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lacks it is told before anything is written: a run that had begun would be in the way of the next."""
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    row, old, new = tiny("words", folder), tmp_path / "old", tmp_path / "new"
+    result = train(row, options(old, folder))
+    for out, overwrite in ((new, False), (old, True)):
         with pytest.raises(RunError, match=r"pip install gatewise\[tensorboard\]"):
-            train(row, chosen)
-        return
-    train(row, chosen)
+            train(row, options(out, folder, tensorboard=True, overwrite=overwrite))
+    assert not new.exists()
+    assert train(row, options(old, folder, resume=True)) == plain(result)
+
+
+def test_tensorboard_writes_its_files(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    train(tiny("words", folder), options(tmp_path, folder, tensorboard=True))
     assert list((tmp_path / "tensorboard").iterdir())
 
 
