@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-QUALITIES = {"ppl": "perplexity", "bpc": "bits per character", "acc": "accuracy", "mse": "squared error"}
+QUALITIES = {"ppl": "perplexity", "bpc": "bits per character", "mse": "squared error"}
 # Neurons and gates by epoch are the paper's one-pass counts; a gate map of what was cut can have a few less.
 COUNTED = {"neurons": "neurons, as the paper counts", "gates": "live gates, as the paper counts"}
-RISING = frozenset({"acc", "accuracy"})  # qualities where more is better
 
 Metrics = Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
 
@@ -35,7 +34,7 @@ def quality_key(metrics: Metrics) -> str | None:
 
 def rises(key: str) -> bool:
     """Whether more of a quality, `valid_accuracy`, is better."""
-    return key.partition("_")[2] in RISING
+    return key.partition("_")[2] == "accuracy"
 
 
 def named(key: str) -> str:
