@@ -29,7 +29,8 @@ from gatewise.readers.record import (
 from gatewise.readers.values import leaves, listed
 from gatewise.runtime.packed import PackedWalk
 from gatewise.runtime.steps import (
-    NO_LOOPS,
+    NO_LAYER,
+    NO_PACKS,
     WAY_OUT,
     Chain,
     ChainError,
@@ -40,6 +41,7 @@ from gatewise.runtime.steps import (
     Step,
     Value,
     axis_at,
+    way_out,
     width_of,
 )
 
@@ -71,11 +73,12 @@ def find_chain(model: nn.Module) -> Chain:
         axis = 0 if model.batch_first else 1
         axes = "BTC" if model.batch_first else "TBC"
         return Chain((step,), axis, axes, True, squeezed=False, returns_state=True)
+    if all(cell_of(module) is None for module in model.modules()):
+        raise ChainError(NO_LAYER)
     try:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-        way_out = NO_LOOPS if any(map(is_single_step, model.modules())) else WAY_OUT
-        raise ChainError(f"forward() could not be traced: {first_line(error)}. {way_out}") from error
+        raise ChainError(f"forward() could not be traced: {first_line(error)}. {way_out(model)}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
     chain, *others = (Walk(model, way).through(way.graph) for way in made)
@@ -153,7 +156,7 @@ class Walk(PackedWalk):
         if isinstance(x, tuple | list) and name in ("cat", "concat"):
             return self.joined_states(node, list(x), args[1:], kwargs)
         if isinstance(x, Packed):
-            raise self.refuse_pack(node, f"{name}() of packed sequences")
+            raise self.refuse_packs(node, f"{name}() of packed sequences")
         if target is operator.getitem:
             return self.item(node, x, args[1])
         if not isinstance(x, Value):
@@ -207,8 +210,7 @@ class Walk(PackedWalk):
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
-        refuse = self.refuse_pack if name in PACKS else self.refuse
-        raise refuse(node, f"{name}() is not a link of a chain")
+        raise self.refuse(node, f"{name}() is not a link of a chain", NO_PACKS if name in PACKS else "")
 
     def layer(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         name = str(node.target)
@@ -234,7 +236,7 @@ class Walk(PackedWalk):
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:
         if is_single_step(module):
-            raise self.refuse(name, "a single-step cell leaves the loop over time to forward()", NO_LOOPS)
+            raise self.refuse(name, "a single-step cell leaves the loop over time to forward()")
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
@@ -244,7 +246,7 @@ class Walk(PackedWalk):
                 if not comes_from_argument(leaf, zeros) or is_written(source, self.model, self.values):
                     raise self.refuse(name, f"its {what} is computed by forward()")
                 if source is self.lengths:
-                    raise self.refuse_pack(name, f"its {what} is what forward() packs with")
+                    raise self.refuse_packs(name, f"its {what} is what forward() packs with")
         if isinstance(x, Value):
             if len(x.axes) != 3 or x.axes[-1] != "C":
                 raise self.refuse(name, "it does not read sequences of channels")
@@ -267,7 +269,7 @@ class Walk(PackedWalk):
         if (ends := self.last_of_each(node, x)) is not None:
             return ends
         if x.padded:
-            raise self.refuse_pack(node, "an index into padded sequences does not mean the last step of each")
+            raise self.refuse_packs(node, "an index into padded sequences does not mean the last step of each")
         time = next((k for k, axis in enumerate(x.axes) if axis == 1 - (self.batch_axis or 0)), None)
         items = list(index) if isinstance(index, tuple) else [index]
         wanted = [slice(None)] * (time or 0) + [-1]
@@ -309,7 +311,7 @@ class Walk(PackedWalk):
     def finish(self, output: Any) -> Chain:
         if self.lengths is not None and self.unpacked:
             why = "it runs over the padding of sequences that are packed elsewhere"
-            raise self.refuse_pack(self.unpacked, why)
+            raise self.refuse_packs(self.unpacked, why)
         returned = fx.map_arg(output, self.values.get)
         values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value | Packed)]
         if (

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.readers.names import PACKS, name_of
 from gatewise.readers.record import is_written
-from gatewise.runtime.steps import NO_PACKS, WAY_OUT, ChainError, Lengths, Packed, Size, Step, Value
+from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Packed, Size, Step, Value, way_out
 
 SAME_NUMBERS = ("cpu", "long", "detach", "to", "tolist")  # methods that may leave lengths what they are
 
@@ -29,11 +29,12 @@ class PackedWalk:
     lengths: fx.Node | None  # the argument that forward() packs with
     unpacked: str  # a recurrent layer that reads every position, padding too
 
-    def refuse(self, node: fx.Node | str, why: str, way_out: str = WAY_OUT) -> ChainError:
-        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {way_out}")
+    def refuse(self, node: fx.Node | str, why: str, first: str = "") -> ChainError:
+        ways = f"{first} {way_out(self.model)}".strip()
+        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {ways}")
 
-    def refuse_pack(self, node: fx.Node | str, why: str) -> ChainError:
-        return self.refuse(node, why, f"{NO_PACKS} {WAY_OUT}")
+    def refuse_packs(self, node: fx.Node | str, why: str) -> ChainError:
+        return self.refuse(node, why, NO_PACKS)
 
     def take_batch(self, node: fx.Node | str, axis: Any) -> None:
         if self.batch_axis not in (None, axis):
@@ -44,11 +45,11 @@ class PackedWalk:
         given = arguments(pack_padded_sequence, node)
         x = self.value(given["input"])
         if not isinstance(x, Value) or len(x.axes) != 3 or x.axes[-1] != "C":
-            raise self.refuse_pack(node, "what it packs is no sequence of channels")
+            raise self.refuse_packs(node, "what it packs is no sequence of channels")
         if not all(isinstance(given[flag], bool) for flag in ("batch_first", "enforce_sorted")):
-            raise self.refuse_pack(node, "batch_first or enforce_sorted is computed by forward()")
+            raise self.refuse_packs(node, "batch_first or enforce_sorted is computed by forward()")
         if not self.is_lengths(given["lengths"]):
-            raise self.refuse_pack(node, "its lengths are not an argument of forward(), as it was given")
+            raise self.refuse_packs(node, "its lengths are not an argument of forward(), as it was given")
         self.take_batch(node, x.axes[0 if given["batch_first"] else 1])
         return Packed(x.steps)
 
@@ -56,17 +57,17 @@ class PackedWalk:
         given = arguments(pad_packed_sequence, node)
         x, total, filler = self.value(given["sequence"]), given["total_length"], given["padding_value"]
         if not isinstance(x, Packed) or self.batch_axis is None:
-            raise self.refuse_pack(node, "what it pads was not packed")
+            raise self.refuse_packs(node, "what it pads was not packed")
         if not x.steps or x.steps[-1].kind != "recurrent":
             # In the chain only a recurrent layer gives zeros behind the end; a linear one gives its bias.
-            raise self.refuse_pack(node, "what it pads does not come from a recurrent layer")
+            raise self.refuse_packs(node, "what it pads does not come from a recurrent layer")
         if not isinstance(given["batch_first"], bool):
-            raise self.refuse_pack(node, "batch_first is computed by forward()")
+            raise self.refuse_packs(node, "batch_first is computed by forward()")
         if not isinstance(filler, int | float) or filler != 0:
-            raise self.refuse_pack(node, f"it pads with {filler} and not with zeros")
+            raise self.refuse_packs(node, f"it pads with {filler} and not with zeros")
         frame = (self.batch_axis, 1 - self.batch_axis)
         if total is not None and self.value(total) != Size(frame[1]):
-            raise self.refuse_pack(node, "total_length is not the length of the input")
+            raise self.refuse_packs(node, "total_length is not the length of the input")
         axes = (*(frame if given["batch_first"] else frame[::-1]), "C")
         return Value(x.steps, axes, padded=True, cut=total is None), Lengths()
 

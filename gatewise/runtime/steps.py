@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gatewise.nn.lookup import cell_of
+from gatewise.nn.lookup import cell_of, is_single_step
 
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
 NO_PACKS = (
@@ -16,6 +16,15 @@ NO_PACKS = (
     "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
 )
 NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
+NO_LAYER = (
+    "There is no LSTM or GRU layer that can leave torch (nn.RNN and proj_size cannot), so the model is not a chain "
+    "of layers."
+)
+
+
+def way_out(model: nn.Module) -> str:
+    """accelerate() leaves cells as they are."""
+    return NO_LOOPS if any(map(is_single_step, model.modules())) else WAY_OUT
 
 
 class ChainError(ValueError):

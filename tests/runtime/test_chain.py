@@ -438,6 +438,7 @@ def test_last_states_that_do_not_stand_side_by_side_are_refused(join: Callable[.
     [
         (lambda m, x: m.two(m.rnn(x)[0])[0], "two: it takes for time what another layer takes for the batch"),
         (lambda m, x: m.cell(m.rnn(x)[0][:, -1]), "cell: a single-step cell leaves the loop"),
+        (lambda m, x: m.cell(m.cell(x[:, 0])), "not the last time step.* Cells in a loop run in torch"),
         (
             lambda m, x: [m.cell(x[:, t]) for t in range(x.size(1))],
             "an input says. Cells in a loop run in torch",
@@ -446,7 +447,15 @@ def test_last_states_that_do_not_stand_side_by_side_are_refused(join: Callable[.
         (lambda m, x: m.rnn(m.emb(m.rnn(m.emb(x))[0]))[0], "emb: Embedding is not a link"),
         (lambda m, x: m.rnn(F.one_hot(m.emb(x), E))[0], "one_hot.. of anything but the input"),
     ],
-    ids=["batch and time", "a cell", "a loop", "a mask", "an embedding of an answer", "one-hot of vectors"],
+    ids=[
+        "batch and time",
+        "a cell",
+        "steps written out",
+        "a loop",
+        "a mask",
+        "an embedding of an answer",
+        "one-hot of vectors",
+    ],
 )
 def test_layers_that_a_chain_cannot_hold_are_refused(forward: Callable[..., Any], why: str) -> None:
     layers = {"two": nn.GRU(H, H), "cell": nn.GRUCell(H, H), "gated": gw.nn.LSTM(E, H, batch_first=True)}
@@ -458,3 +467,11 @@ def test_a_part_of_one_directions_state_is_refused() -> None:
     both = Net(lambda m, x: m.rnn(x)[1][0][-1][:, 0:2], rnn=nn.LSTM(E, H, bidirectional=True))
     with pytest.raises(ChainError, match=r"of a state"):
         find_chain(both)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(E, H), nn.RNN(E, H), nn.LSTM(E, H, proj_size=2)])
+def test_a_model_without_a_layer_of_gates_is_told_so(layer: nn.Module) -> None:
+    """Alone, where tracing would stumble over its own code, or in a model; accelerate() could do nothing for it."""
+    for model in (layer, nn.Sequential(layer)):
+        with pytest.raises(ChainError, match=r"no LSTM or GRU layer that can leave torch"):
+            find_chain(model)
