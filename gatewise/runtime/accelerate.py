@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from gatewise.compact import CompactRecurrent, compacted
 from gatewise.layout import State
 from gatewise.nn.lookup import replace_module
-from gatewise.runtime.bindings import Network, native
+from gatewise.runtime.bindings import Network, check_threads, native
 from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
 from gatewise.runtime.stages import pack
 
@@ -25,8 +25,7 @@ def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     compressed first. The argument is not changed; the answer is in eval mode and no parameter of it asks for a
     gradient.
     """
-    if threads < 1:
-        raise ValueError(f"threads={threads} must be at least 1.")
+    check_threads(threads)
     native()  # a missing library is said here, not in the first forward pass
     small = compacted(model)
     fast = (copy.deepcopy(model) if small is model else small).eval().requires_grad_(False)

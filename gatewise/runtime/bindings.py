@@ -97,6 +97,11 @@ def native() -> ModuleType:
     return module
 
 
+def check_threads(threads: int) -> None:
+    if not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"threads={threads!r} must be a whole number from 1 on.")
+
+
 def kernels() -> dict[str, Any]:
     """Instruction sets that this machine can run, fastest first, with their tables."""
     at = ctypes.CDLL(native().__file__).gw_kernels_at

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.narrow import Floats, Level, narrow_chain
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, make_stages
 
@@ -52,8 +53,7 @@ class Engine:
     """
 
     def __init__(self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None) -> None:
-        if threads < 1:
-            raise ValueError(f"threads={threads} must be at least 1.")
+        check_threads(threads)
         self.narrow = narrow_chain(model)
         self.threads = threads
         self.stages = make_stages(self.narrow, fold_embedding)

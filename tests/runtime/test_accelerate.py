@@ -128,8 +128,9 @@ def test_accelerate_errors() -> None:
     fast: Any = gw.accelerate(case.small)
     assert not fast.training
     assert not any(p.requires_grad for p in fast.parameters())
-    with pytest.raises(ValueError, match="threads=0"):
-        gw.accelerate(case.small, threads=0)
+    for threads in (0, 1.5):
+        with pytest.raises(ValueError, match=f"threads={threads} must be a whole number"):
+            gw.accelerate(case.small, threads=threads)
     x = case.x.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="no gradient; use the compact model"):
         fast(x)

@@ -22,8 +22,9 @@ pytest.importorskip("gatewise.runtime._native", reason="the C kernels are not bu
 def test_engine_errors() -> None:
     case, vectors = build(5, WORDS), build(5, VECTORS)
     engine, other = gw.Engine(case.small), gw.Engine(vectors.small)
-    with pytest.raises(ValueError, match="threads=0"):
-        gw.Engine(case.small, threads=0)
+    for threads in (0, 1.5):
+        with pytest.raises(ValueError, match=f"threads={threads} must be a whole number"):
+            gw.Engine(case.small, threads=threads)
     for kind in (np.float32, np.bool_):
         with pytest.raises(TypeError, match=r"integer word ids, got (float32|bool)"):
             engine(np.zeros((4, 2), kind))
