@@ -206,6 +206,13 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
         (["export", "run", "--c", "c", "--onnx", "c/m.onnx"], 2, "lies in the folder of --c"),
         (["export", "run", "--c", "c", "--onnx", "c"], 2, "lies in the folder of --c"),
         (["export", "run", "--onnx", "run"], 1, "run is a folder; ONNX is written into a file"),
+        (["measure", "run", "--into", "nothere"], 2, "--into 'nothere' is not of the form MODULE:NAME"),
+        (["measure", "run", "--into", "nothere:Net"], 2, "--into 'nothere:Net': No module named 'nothere'"),
+        (
+            ["compress", "run", "-o", "c", "--into", "os:getcwd"],
+            2,
+            "--into 'os:getcwd' returns str, not a model",
+        ),
         (["compress", "run", "-o", "run"], 2, "run is the folder of a run, whose model is run/model"),
     ],
 )

@@ -37,16 +37,21 @@ def built(spec: str | None) -> Any:
         return None
     from importlib import import_module
 
+    from torch import nn
+
     module, colon, name = spec.partition(":")
     if not (module and colon and name):
         raise typer.BadParameter(f"--into {spec!r} is not of the form MODULE:NAME.")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return getattr(import_module(module), name)()
+        found = getattr(import_module(module), name)()
     except (ImportError, AttributeError) as error:
         raise typer.BadParameter(f"--into {spec!r}: {error}.") from error
     finally:
         sys.path.remove(str(Path.cwd()))
+    if not isinstance(found, nn.Module):
+        raise typer.BadParameter(f"--into {spec!r} returns {type(found).__name__}, not a model.")
+    return found
 
 
 def stated(readers: list[str] | None) -> dict[str, list[str]] | None:
