@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,48 +40,38 @@ def model_folder(path: Path) -> Path:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A name to write to, a file or a folder; it becomes `path` only if the block ends well.
+    """The name of a file to write; it becomes `path` only if the block ends well.
 
     The ending of the name stays, because writers look at it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(PARTIAL + path.name)
-    remove(partial)  # left by a process that was killed
     try:
-        yield partial
-        if partial.is_dir():
-            remove(path)  # a folder cannot be replaced by a rename
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial  # one that a process left that was killed is written over
         partial.replace(path)
-    finally:
-        remove(partial)
-
-
-def remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def remove_partials(folder: Path) -> None:
-    """What a process that was killed had half written; only for who alone writes to the folder."""
-    for path in folder.glob(f"{PARTIAL}*"):
-        remove(path)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The old file or the new one, never a part; the new one is on the disk before the old one goes."""
-    try:
-        with appearing(path) as partial, partial.open("wb") as sink:
-            sink.write(content)
-            sink.flush()
-            os.fsync(sink.fileno())
     except OSError as error:
         kept = "The file from before is still there. " if path.exists() else ""
         raise RunError(
             f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another folder, "
             "then run the command again; training goes on with --resume."
         ) from error
+    finally:
+        with suppress(OSError):  # its folder could not be made
+            partial.unlink(missing_ok=True)
+
+
+def remove_partials(folder: Path) -> None:
+    """What a process that was killed had half written; only for who alone writes to the folder."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        path.unlink()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The old file or the new one, never a part; the new one is on the disk before the old one goes."""
+    with appearing(path) as partial, partial.open("wb") as sink:
+        sink.write(content)
+        sink.flush()
+        os.fsync(sink.fileno())
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:

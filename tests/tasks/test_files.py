@@ -12,14 +12,19 @@ import pytest
 from gatewise.tasks.files import RunError, appearing, write_json, write_whole
 
 
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "old").touch()
-    with appearing(tmp_path / "model") as partial:
-        partial.mkdir()
-        (partial / "new").touch()
-        assert (tmp_path / "model" / "old").exists()
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "new"]
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    """A full disk is told with the file's name: the system has none for it, whoever writes, matplotlib too."""
+    path = tmp_path / "gates.png"
+    told = pytest.raises(RunError, match=r"gates\.png: could not be written \(No space left\)")
+    with told, appearing(path) as partial:
+        partial.write_text("a part")
+        raise OSError(28, "No space left")
+    assert not list(tmp_path.iterdir())
+    with appearing(path) as partial:
+        partial.write_text("all")
+        assert not path.exists()
+        assert partial.suffix == ".png"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(
