@@ -13,6 +13,7 @@ from gatewise.cli import app, main
 from gatewise.tasks.data.encoding import Encoding, save_encoding
 from gatewise.tasks.demo import run as demo
 from gatewise.tasks.models import SeriesModel
+from gatewise.tasks.training import trainer
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -59,6 +60,44 @@ def test_options_reach_the_library(library: list[tuple[Any, ...]], tmp_path: Pat
     assert main(["demo", "--method", "bayes", "--seed", "7", "--out", str(tmp_path)]) == 0
     ((settings, out, _),) = library
     assert (settings.method, settings.seed, out) == ("bayes", 7, tmp_path)
+
+
+def test_options_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed of `reproduce` other than 0 has a folder of its own, and goes on where it was killed."""
+    calls = []
+
+    def called(*given: Any) -> dict[str, Any]:
+        calls.append(given)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(trainer, "train", called)
+    where = ["--data-dir", "corpora", "--device", "cpu"]
+    seeds = ["--results", str(tmp_path), "--run", "imdb-original", "--seed", "2"]
+    rest = [
+        "--out",
+        "o",
+        "--set",
+        "seed=3",
+        "--overwrite",
+        "--checkpoint-every",
+        "7",
+        "--no-graph",
+        "--tensorboard",
+    ]
+    assert main(["reproduce", *seeds, *where]) == main(["train", "imdb-original", *rest, *where]) == 1
+    (row, row_options), (recipe, options) = calls
+    assert (row.name, row.train.seed, recipe.train.seed) == ("imdb-original", 2, 3)
+    corpora = Path("corpora")
+    out = tmp_path / "imdb-original" / "seeds" / "2"
+    assert row_options == trainer.Options(out, corpora, "cpu", resume=True)
+    assert options == trainer.Options(
+        Path("o"), corpora, "cpu", False, True, 7, graph=False, tensorboard=True
+    )
+
+
+def test_missing_corpora_are_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "word-ptb", "--data-dir", str(tmp_path)]) == 1
+    assert "1 of the corpora cannot be used" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -232,6 +271,44 @@ def test_what_cannot_be_done_as_asked_is_refused_before_anything_is_written(
     assert main(arguments) == code
     assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert sorted(run.parent.rglob("*")) == before
+
+
+def test_a_full_disk_is_told_with_what_was_to_be_written(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system names no file when a write fails, and nothing half-written stays."""
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    pytest.importorskip("onnx")
+    monkeypatch.chdir(run.parent)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    before = sorted(run.parent.rglob("*"))
+    for option, name in (("--onnx", "m.onnx"), ("--c", "c")):
+        assert main(["export", "run", option, name]) == 1
+        assert f"{name}: No space left on device." in capsys.readouterr().err
+    assert sorted(run.parent.rglob("*")) == before
+
+
+def test_what_compress_warns_of_is_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    layer = gatewise.nn.LSTM(3, 4)
+    layer.weight_hh_l0.data[:, 0] = 0
+    gatewise.save(layer, "layer")
+    assert main(["compress", "layer", "-o", "small"]) == 0
+    assert "Note: l0 keeps 1 neurons that no known weight reads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["measure", "run"], ["compress", "run", "-o", "small"]])
+def test_stated_readers_reach_the_library(
+    command: list[str], run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    assert main([*command, "--reader", "nothere=fc"]) == 1
+    assert "readers: 'nothere' is not a layer with units" in capsys.readouterr().err
 
 
 def test_a_quality_of_zero_is_shown(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
