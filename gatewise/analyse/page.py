@@ -171,8 +171,8 @@ def lag_data(lags: LayerLags) -> dict[str, Any]:
     largest = norms.max().item()
     top = math.log10(largest) if largest > 0 else 0.0
     depth = (top - norms.clamp_min(1e-30).log10()) / DECADES
-    coded = torch.where(depth <= 1, (depth * (ZERO - 1)).round(), torch.full_like(depth, ZERO))
-    content = coded.clamp(0, ZERO).to(torch.uint8).contiguous().numpy().tobytes()
+    coded = (depth * (ZERO - 1)).round().clamp(0, ZERO)  # all beyond the last decade is ZERO
+    content = coded.to(torch.uint8).contiguous().numpy().tobytes()
     return {
         "top": round(top, 4),
         "decades": DECADES,
