@@ -96,6 +96,18 @@ def test_both_directions_have_their_names() -> None:
     assert dict(reading.strongest)["r of b.l0 0"] == pytest.approx(model.b.weight_ih_l0[0, 3 + 1].item())
 
 
+def test_a_reader_of_a_part_reads_that_part_alone() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        h = m.rnn(x)[0]
+        return m.left(h[..., :1]), m.right(h[..., 1:])
+
+    model = Net(forward, rnn=nn.GRU(2, 3), left=nn.Linear(1, 2), right=nn.Linear(2, 2))
+    neurons = find_links(model, map_gates(model), n=99)["rnn.l0"]
+    read = [{r.reader: r for r in neuron.readers if r.reader != "its own layer"} for neuron in neurons]
+    assert [set(readers) for readers in read] == [{"left"}, {"right"}, {"right"}]
+    assert dict(read[2]["right"].strongest)["output 0"] == pytest.approx(model.right.weight[0, 1].item())
+
+
 def test_one_hot_inputs_are_symbols() -> None:
     model = both_ways()
     assert drivers(find_links(model, map_gates(model), symbols=["x", "y"])["a.l0"]) == {"x", "y"}

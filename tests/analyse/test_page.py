@@ -64,6 +64,15 @@ def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         page([PageRun("large", model())])
 
 
+def test_lists_get_shorter_until_a_page_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PageRun("large", model())
+    sizes = [len(page([run]).encode())]
+    for _ in range(2):
+        monkeypatch.setattr("gatewise.analyse.page.MAX_BYTES", sizes[-1] - 1)
+        sizes.append(len(page([run]).encode()))
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
 def test_two_layers_of_1500_stay_under_three_megabytes() -> None:
     assert 500_000 < len(big_page().encode()) <= MAX_BYTES
 
