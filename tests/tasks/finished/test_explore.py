@@ -19,7 +19,7 @@ from gatewise.analyse import lag_curves
 from gatewise.cli import main
 from gatewise.tasks.data.corpus import load_data
 from gatewise.tasks.data.language import from_texts
-from gatewise.tasks.finished.explore import distinct
+from gatewise.tasks.finished.explore import distinct, facts
 from gatewise.tasks.finished.opened import (
     joined,
     lags_of,
@@ -246,6 +246,21 @@ def test_numbers_that_json_does_not_have(runs: dict[str, Path], tmp_path: Path) 
     assert (facts["compression"], facts["bits per character, test"]) == ("infinite", "infinite")
     assert first["title"].endswith("(chars)")
     assert second["title"].endswith("(again)")
+
+
+def test_the_papers_numbers_stand_beside_ours(runs: dict[str, Path]) -> None:
+    """Those it has for the row, and no others; sizes are bytes of float32."""
+    run = open_run(runs["chars"])
+    expect = {"test_bpc": 1.425, "compression": 9.8, "neurons": [404], "live_gates": [1563, 7]}
+    run.result["expect"] = expect
+    run.result["counts"]["weights"] = 250_000
+    notes = {fact.label: fact.note for fact in facts(run)}
+    assert notes["bits per character, test"] == "paper: 1.425"
+    assert notes["bits per character, validation"] == ""
+    assert notes["compression"] == "paper: 9.80x"
+    assert notes["neurons, as the paper counts"] == "paper: 404"
+    assert notes["live gates, as the paper counts"] == "paper: 1563\N{EN DASH}7"
+    assert notes["model file"] == "1.0 MB of dense matrices"
 
 
 def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
