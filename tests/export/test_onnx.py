@@ -16,6 +16,7 @@ import torch
 from chains import CLOSE, PLAIN, Case, build, chains, emptied, packed_chains, three_lengths
 from hypothesis import given
 from hypothesis import strategies as st
+from networks import Net
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
@@ -221,7 +222,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match=f"opset={opset}: expected one from 15 to 23"):
             gw.export.to_onnx(case.small, path, opset=opset)
     with pytest.raises(ChainError, match=r"not a chain of layers.*accelerate"):
-        gw.export.to_onnx(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), path)
+        gw.export.to_onnx(Net(lambda m, x: m.n(m.rnn(x)[0]), rnn=nn.LSTM(2, 2), n=nn.LayerNorm(2)), path)
 
     def stuck(*_: Any) -> None:
         raise OSError("device or resource busy")
