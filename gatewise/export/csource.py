@@ -221,7 +221,8 @@ def place(target: Path, contents: dict[str, bytes]) -> None:
                 os.rename(old, target)
             raise
     except OSError as error:
-        error.filename = str(target)  # where a write fails, of a full disk, the system names no file
+        if error.strerror:
+            error.filename = str(target)  # where a write fails, of a full disk, the system names no file
         raise
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -90,7 +90,8 @@ def to_onnx(
         temporary.write_bytes(proto.SerializeToString())
         os.replace(temporary, target)
     except OSError as error:
-        error.filename = str(target)  # where a write fails, of a full disk, the system names no file
+        if error.strerror:
+            error.filename = str(target)  # where a write fails, of a full disk, the system names no file
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -94,7 +94,6 @@ def test_a_folder_has_one_writer(folder: Path, tmp_path: Path) -> None:
 
 def test_what_a_killed_process_had_half_written_goes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / ".partial-checkpoint.pt").write_bytes(b"half")
-    (tmp_path / ".partial-model").mkdir()
     (tmp_path / ".mine").touch()
     train(tiny("words", folder), options(tmp_path, folder, checkpoint_every=1e9))
     assert [path.name for path in tmp_path.glob(".*")] == [".mine"]
