@@ -269,7 +269,9 @@ class Walk(PackedWalk):
         if (ends := self.last_of_each(node, x)) is not None:
             return ends
         if x.padded:
-            raise self.refuse_packs(node, "an index into padded sequences does not mean the last step of each")
+            raise self.refuse_packs(
+                node, "an index into padded sequences does not mean the last step of each"
+            )
         time = next((k for k, axis in enumerate(x.axes) if axis == 1 - (self.batch_axis or 0)), None)
         items = list(index) if isinstance(index, tuple) else [index]
         wanted = [slice(None)] * (time or 0) + [-1]

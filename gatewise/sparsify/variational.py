@@ -140,7 +140,7 @@ class Variational:
     def step(self) -> None:
         """Count the update, for the warm-up. Call it after the optimizer's step.
 
-        Warns once when for some hundred updates nothing of a layer was above the threshold; no update waits for that.
+        Warns once when for some hundred updates nothing of a layer was above the threshold.
         """
         self.steps += 1
         if not torch.compiler.is_compiling() and (empty := self._watch.update()):
