@@ -10,8 +10,8 @@ from gatewise.readers.graph import block_name
 from gatewise.sparsify.layers import LOG_SIGMA, RecurrentPosterior
 from gatewise.sparsify.posterior import kept
 
-EVERY = 250  # updates from one look to the next, so that the device is waited for once in so many
-IN_A_ROW = 3  # looks: a layer may sink and come back
+EVERY = 100  # updates from one look to the next, so that the device is waited for once in so many
+IN_A_ROW = 5  # looks: a layer may sink and come back
 
 
 class Watch:
