@@ -17,11 +17,15 @@ from gatewise.nn.lookup import cell_of
 from gatewise.sparsify.layers import LOG_SIGMA, Posterior
 
 OTHER = {"LSTM": "GRU", "GRU": "LSTM"}
+TAKES = ["all", "all", "last", "state"]
+POOLS = ["mean", "max"]
+POOLED_ANSWERS = {f"{pool} of answers": pool for pool in POOLS}
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
 
 class ChainModel(nn.Module):
-    """[embedding] [linear, relu] recurrent [function] [recurrent of the other cell] [last] [linear] [function]."""
+    """[embedding] [linear, relu] recurrent [function] [recurrent of the other cell] [last or pool] [linear] [function]
+    [pool]."""
 
     def __init__(self, o: dict[str, Any]) -> None:
         super().__init__()
@@ -52,7 +56,12 @@ class ChainModel(nn.Module):
             x = x[:, -1] if self.time else x[-1]
         elif self.o["take"] == "state":
             x = self.joined(h)
+        elif self.o["take"] in POOLS:
+            x = self.pool(x, self.o["take"])
         return self.answer(x, last)
+
+    def pool(self, x: Tensor, name: str) -> Tensor:
+        return x.mean(self.time) if name == "mean" else x.max(self.time)[0]
 
     def read(self, x: Tensor) -> Tensor:
         x = self.emb(x) if self.emb is not None else x
@@ -65,6 +74,8 @@ class ChainModel(nn.Module):
         x = self.fc(x) if self.fc is not None else x
         x = self.function(x, self.o["scores"])
         x = x.squeeze(-1) if self.o["squeezed"] and self.fc is not None else x
+        if self.o["take"] in POOLED_ANSWERS:
+            x = self.pool(x, POOLED_ANSWERS[self.o["take"]])
         if self.o["take"] != "all":
             return x
         if self.o["layout"] == "swapped" and not (self.o["squeezed"] and self.fc is not None):
@@ -161,7 +172,7 @@ def chains(draw: Any, **fixed: Any) -> Case:
         "first": draw(st.sampled_from([False, False, True])),
         "second": draw(st.sampled_from([False, False, True])),
         "between": draw(st.sampled_from(["", "", "relu", "tanh", "sigmoid"])),
-        "take": draw(st.sampled_from(["all", "all", "last", "state"])),
+        "take": draw(st.sampled_from(TAKES if "packs" in fixed else [*TAKES, *POOLS, *POOLED_ANSWERS])),
         "head": draw(st.sampled_from([True, True, False])),
         "squeezed": draw(st.sampled_from([False, False, True])),
         "scores": draw(st.sampled_from(["", "sigmoid", "softmax", "log_softmax"])),

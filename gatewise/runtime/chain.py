@@ -1,4 +1,4 @@
-"""A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, in this order.
+"""A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, one step of many.
 
 The engine, ONNX and C all run chains. The chain is found by following forward(), whatever class it is written in;
 a model that is not one raises and says where it leaves the path.
@@ -27,19 +27,22 @@ from gatewise.readers.record import (
     rewritten,
 )
 from gatewise.readers.values import leaves, listed
-from gatewise.runtime.packed import PackedWalk
+from gatewise.runtime.pooled import ADAPTIVE, REDUCTIONS, Maximum, PooledWalk, pool_of
 from gatewise.runtime.steps import (
     NO_LAYER,
     NO_PACKS,
+    POOLS,
     WAY_OUT,
     Chain,
     ChainError,
     HalfState,
     LastStates,
+    OnPath,
     Packed,
     Size,
     Step,
     Value,
+    WithUnitAxis,
     axis_at,
     way_out,
     width_of,
@@ -59,6 +62,7 @@ MODULE_POINTWISE = {
 ZEROS = ("zeros", "new_zeros", "zeros_like")
 SCORES = ("softmax", "log_softmax")
 MODULE_SCORES = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
+UNREADABLE = {Packed: "packed sequences", WithUnitAxis: "a pooled step, whose axis of length 1 must go first"}
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
 
@@ -90,7 +94,7 @@ def find_chain(model: nn.Module) -> Chain:
     return replace(chain, needs_lengths=bool(chain.lengths) and not optional)
 
 
-class Walk(PackedWalk):
+class Walk(PooledWalk):
     """Follows the one path from the input to the output."""
 
     def __init__(self, model: nn.Module, way: Recording) -> None:
@@ -127,7 +131,7 @@ class Walk(PackedWalk):
 
     def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a node makes of values on the path; None for what leads to no answer."""
-        if any(isinstance(leaf, Value | Packed | LastStates | HalfState) for leaf in leaves([args, kwargs])):
+        if any(isinstance(leaf, OnPath) for leaf in leaves([args, kwargs])):
             return self.visit(node, args, kwargs)
         of_sizes = node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int)
         return args[0][args[1]] if of_sizes else None
@@ -143,6 +147,8 @@ class Walk(PackedWalk):
         name = name_of(target)
         if target is getattr and args[1] in ("shape", "device", "dtype", "ndim"):
             return args[0].sizes if args[1] == "shape" and isinstance(args[0], Value) else None
+        if target is getattr and isinstance(args[0], Maximum) and args[1] in Maximum._fields:
+            return getattr(args[0], args[1])
         if name in ZEROS:
             return None
         if name in ("size", "dim"):
@@ -150,7 +156,8 @@ class Walk(PackedWalk):
             return sizes[args[1]] if sizes and len(args) > 1 else sizes
         x = args[0] if args else kwargs.get("input")
         if any(
-            isinstance(leaf, Value | Packed | LastStates) for leaf in leaves([args[1:], kwargs.get("out")])
+            isinstance(leaf, Value | Packed | LastStates | WithUnitAxis)
+            for leaf in leaves([args[1:], kwargs.get("out")])
         ):
             raise self.refuse(node, f"{name}() of two values")
         if isinstance(x, tuple | list) and name in ("cat", "concat"):
@@ -159,6 +166,8 @@ class Walk(PackedWalk):
             raise self.refuse_packs(node, f"{name}() of packed sequences")
         if target is operator.getitem:
             return self.item(node, x, args[1])
+        if isinstance(x, WithUnitAxis):
+            return self.without_unit_axis(node, name, x, args[1:])
         if not isinstance(x, Value):
             raise self.refuse(node, f"{name}() on a state")
         if target is one_hot:
@@ -175,6 +184,13 @@ class Walk(PackedWalk):
             return replace(x, steps=(*x.steps, Step("pointwise", POINTWISE[name])))
         if name in SCORES and axis_at(x, kwargs.get("dim", args[1] if len(args) > 1 else None)) == "C":
             return replace(x, steps=(*x.steps, Step(name)))
+        if name in REDUCTIONS:
+            return self.reduced(node, name, x, args[1:], kwargs)
+        if name in ADAPTIVE:
+            given = dict(zip(("output_size", "return_indices"), args[1:])) | kwargs
+            return self.adaptive(
+                node, ADAPTIVE[name], x, given.get("output_size"), given.get("return_indices")
+            )
         return self.reshaped(node, name, x, args[1:])
 
     def refuse_cast(self, node: fx.Node, x: Value) -> None:
@@ -222,7 +238,7 @@ class Walk(PackedWalk):
         if isinstance(x, Value | Packed) and cell_of(module) is not None:
             return self.recurrent(node, name, module, x)
         if not isinstance(x, Value):
-            raise self.refuse(name, f"it reads {'packed sequences' if isinstance(x, Packed) else 'a state'}")
+            raise self.refuse(name, f"it reads {UNREADABLE.get(type(x), 'a state')}")
         if isinstance(module, nn.Embedding) and not x.steps:
             return Value((Step("embedding", name, module),), (*x.axes, "C"))
         if isinstance(module, nn.Linear) and x.axes[-1] == "C":
@@ -232,6 +248,8 @@ class Walk(PackedWalk):
             return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x
         if kind in MODULE_SCORES and axis_at(x, module.dim) == "C":
             return replace(x, steps=(*x.steps, Step(MODULE_SCORES[kind])))
+        if (pool := pool_of(module)) is not None:
+            return self.adaptive(name, pool, x, module.output_size, getattr(module, "return_indices", False))
         raise self.refuse(name, f"{kind} is not a link of a chain")
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:
@@ -332,14 +350,22 @@ class Walk(PackedWalk):
             raise ChainError(
                 f"forward() returns its answer with the axes {layout}, not {', '.join(LAYOUTS)}. {WAY_OUT}"
             )
+        returns_state = isinstance(returned, tuple | list) and any(
+            isinstance(leaf, LastStates) for leaf in leaves(returned)
+        )
+        if returns_state and any(step.kind in POOLS for step in value.steps):
+            # forward() would pool every piece of a sequence by itself, engine and C all of them together.
+            raise ChainError(
+                "forward() returns its state beside an answer that is pooled over time, and the state does not say "
+                f"what was pooled before; return the answer alone. {WAY_OUT}"
+            )
         return Chain(
             value.steps,
             self.batch_axis,
             layout,
             rows_time_first=rows is None or names[rows[1]] == "T",
             squeezed=value.squeezed,
-            returns_state=isinstance(returned, tuple | list)
-            and any(isinstance(leaf, LastStates) for leaf in leaves(returned)),
+            returns_state=returns_state,
             lengths="" if self.lengths is None else str(self.lengths.target),
             cut=value.cut,
         )

@@ -11,7 +11,7 @@ from torch import nn
 
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.narrow import Floats, Level, narrow_chain
-from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, make_stages
+from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
 
 INT64 = np.dtype(np.int64)
 
@@ -22,7 +22,7 @@ class EngineState:
     __slots__ = ("batch", "parts", "shape")
 
     def __init__(self, batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> None:
-        # shape: cell and neurons of every layer and direction; a state of others would be misread.
+        # shape: cell and neurons of every layer and direction, and what is pooled; a state of others would be misread.
         self.batch, self.parts, self.shape = batch, parts, shape
 
 
@@ -57,14 +57,13 @@ class Engine:
         self.narrow = narrow_chain(model)
         self.threads = threads
         self.stages = make_stages(self.narrow, fold_embedding)
-        self._networks = [stage for stage in self.stages if isinstance(stage, NetworkStage)]
-        self._state_sizes = [stage.network.state_size for stage in self._networks]
+        self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
         self._state_shape = tuple(
             (link.cell.name, r.kept)
             for link in self.narrow.links
             if isinstance(link, Level)
             for r in link.directions
-        )
+        ) + tuple((stage.name, stage.width) for stage in self.stages if isinstance(stage, PoolStage))
         self._remembered: tuple[EngineState, Frame] | None = None
         self._ready: Ready | None = None
         chain = self.narrow.chain
@@ -80,8 +79,8 @@ class Engine:
         self, x: Any, state: EngineState | None = None, *, lengths: Any = None
     ) -> tuple[Any, EngineState]:
         """`lengths` (B): sequences are padded on the right. Past the end of its sequence a recurrent layer gives
-        zeros, as after `pad_packed_sequence`, and the last step is that of the sequence. Where forward() packs with
-        an argument of its own, this is that argument.
+        zeros, as after `pad_packed_sequence`; the last step is that of the sequence, and mean and maximum are over
+        its steps. Where forward() packs with an argument of its own, this is that argument.
         """
         array = self._input(x, 2)
         axes = array.shape[:2]
@@ -144,19 +143,19 @@ class Engine:
         )
 
     def zero_state(self, batch: int) -> EngineState:
-        parts = tuple([np.zeros(batch * size, FLOAT32) for size in self._state_sizes])
+        parts = tuple([np.zeros(batch * stage.state_size, FLOAT32) for stage in self._remembering])
         return EngineState(batch, parts, self._state_shape)
 
     def _step_state(self, batch: int) -> EngineState:
         """As above, but where vectors do not cross cache lines; worth its time for a state that stays."""
-        parts = tuple([stage.network.zero_state(batch) for stage in self._networks])
+        parts = tuple([stage.zero_state(batch) for stage in self._remembering])
         return EngineState(batch, parts, self._state_shape)
 
     def _repeated_step(self, x: Array, state: EngineState) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
-        if len(self.stages) != 1 or not self._networks or not self._whole or self._squeezed:
+        stage = self.stages[0]
+        if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not self._whole or self._squeezed:
             return None
-        stage = self._networks[0]
         batch, memory = state.batch, state.parts[0]
         answer = (batch, stage.width)
         return Ready(x.shape, x.dtype, answer, stage.kernel, memory.ctypes.data, batch, self.threads, memory)
@@ -165,7 +164,10 @@ class Engine:
         """Every stage in turn; the state is overwritten."""
         parts = iter(state.parts)
         for stage in self.stages:
-            x = stage.run(x, next(parts), frame) if isinstance(stage, NetworkStage) else stage(x, frame)
+            if isinstance(stage, NetworkStage | PoolStage):
+                x = stage.run(x, next(parts), frame)
+            else:
+                x = stage(x, frame)
         return x if self._whole else self._widen(x)
 
     def _widen(self, value: Floats) -> Floats:

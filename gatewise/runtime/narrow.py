@@ -83,7 +83,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Function:
-    """A pointwise function or scores over channels ("relu", "softmax"), or a choice of time ("last_step")."""
+    """A pointwise function or scores over channels ("relu", "softmax"), or one of many steps ("last_step", "mean")."""
 
     name: str
 

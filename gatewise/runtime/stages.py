@@ -22,6 +22,7 @@ from gatewise.runtime.narrow import (
     takes_last_state,
 )
 from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
+from gatewise.runtime.steps import POOLS
 
 Array = NDArray[Any]
 FLOAT32 = np.dtype(np.float32)
@@ -44,6 +45,7 @@ class NetworkStage:
     def __init__(self, network: Network, final: bool) -> None:
         self.network, self.final = network, final
         self.kernel, self.width = network.run, network.width
+        self.state_size, self.zero_state = network.state_size, network.zero_state
 
     def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
         y = np.empty((frame.batch, self.width) if self.final else (*frame.axes, self.width), FLOAT32)
@@ -51,7 +53,43 @@ class NetworkStage:
         return y
 
 
-Stage = NetworkStage | Callable[[Array, Frame], Array]
+class PoolStage:
+    """Mean or maximum over the steps of every sequence, those of earlier calls among them.
+
+        mean' = (n * mean + sum(x)) / (n + T)        max' = max(max, max(x))        n' = n + T
+
+    The state is n and the mean or maximum, (B, 1 + width). A sequence of no step at all is pooled as its last step
+    would be: over what the layers before make of zeros.
+    """
+
+    def __init__(self, name: str, width: int) -> None:
+        self.name, self.width, self.state_size = name, width, 1 + width
+
+    def zero_state(self, batch: int) -> Floats:
+        return np.zeros(batch * self.state_size, FLOAT32)
+
+    def run(self, x: Array, state: Floats, frame: Frame) -> Floats:  # (T, B, C), (B, T, C) or (B, C) -> (B, C)
+        memory = state.reshape(frame.batch, self.state_size)
+        n, pooled = memory[:, :1], memory[:, 1:]
+        by_time = x[None] if x.ndim == 2 else x.swapaxes(0, 1) if frame.batch_first else x
+        count: Any = np.float32(frame.steps)
+        there: Any = True
+        if frame.lengths is not None:
+            count = frame.lengths[:, None].astype(FLOAT32)
+            there = np.arange(frame.steps)[:, None, None] < frame.lengths[:, None]
+        if self.name == "mean":
+            # As a change of the mean: after 2^24 steps n stands still, and a sum would then fade.
+            total = by_time.sum(axis=0, where=there)
+            pooled += (total - count * pooled) / np.maximum(n + count, 1)
+        else:
+            top = by_time.max(axis=0, where=there, initial=-np.inf)
+            np.copyto(pooled, np.where(n > 0, np.maximum(pooled, top), top))
+        n += count
+        answer: Floats = np.where(n > 0, pooled, by_time[0])
+        return answer
+
+
+Stage = NetworkStage | PoolStage | Callable[[Array, Frame], Array]
 
 
 def make_stages(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]:
@@ -154,14 +192,16 @@ def pack(
     )
 
 
-def numpy_stage(link: Link, width: int) -> tuple[Callable[[Array, Frame], Array], int]:
-    """What the kernels have no call for: functions, and embedding and linear layers before another."""
+def numpy_stage(link: Link, width: int) -> tuple[Stage, int]:
+    """What the kernels have no call for: functions, pools, and embedding and linear layers before another."""
     if isinstance(link, Table):
         return Lookup(link), link.weight.shape[1]
     if isinstance(link, Affine):
         weight, bias = spread_columns(link.weight, link.inputs, width).T.copy(), link.bias
         return (lambda x, _: x @ weight + bias), len(bias)
     assert isinstance(link, Function)
+    if link.name in POOLS:
+        return PoolStage(link.name, width), width
     return FUNCTIONS[link.name], width
 
 

@@ -27,6 +27,9 @@ def way_out(model: nn.Module) -> str:
     return NO_LOOPS if any(map(is_single_step, model.modules())) else WAY_OUT
 
 
+POOLS = ("mean", "max")  # over time
+
+
 class ChainError(ValueError):
     """The model is not a chain of layers."""
 
@@ -36,9 +39,9 @@ class Step:
     """One link of the chain.
 
     kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
-    function `name`; "softmax" and "log_softmax" over the channels; "last_step": the last position; "last_state": the
-    last h of the recurrent layer before it, every direction (they differ in the backward direction, whose last h is
-    at the first position).
+    function `name`; "softmax" and "log_softmax" over the channels; "mean" and "max" over time; "last_step": the last
+    position; "last_state": the last h of the recurrent layer before it, every direction (they differ in the backward
+    direction, whose last h is at the first position).
     """
 
     kind: str
@@ -53,7 +56,7 @@ class Chain:
 
     steps: tuple[Step, ...]
     batch_axis: int  # of the input
-    output_axes: str  # "TBC", "BTC", "BC" (last step), "RC" (rows: time and batch flattened)
+    output_axes: str  # "TBC", "BTC", "BC" (one for a sequence), "RC" (rows: time and batch flattened)
     rows_time_first: bool  # order of the rows of "RC"
     squeezed: bool  # the last axis, of width 1, is dropped
     returns_state: bool  # forward() returns (y, state) rather than y
@@ -119,11 +122,21 @@ class HalfState:
 
 
 @dataclass(frozen=True)
+class WithUnitAxis:
+    """A value over time that was pooled to one step, whose axis (B, C, 1) is still there."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
 class Size:
     """The length of an axis, as forward() asks for it."""
 
     axis: Any
     cut: bool = False  # time up to the longest sequence
+
+
+OnPath = Value | Packed | LastStates | HalfState | WithUnitAxis
 
 
 def axis_at(x: Value, dim: Any) -> Any:
