@@ -24,8 +24,8 @@ CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
 
 class ChainModel(nn.Module):
-    """[embedding] [linear, relu] recurrent [function] [recurrent of the other cell] [last or pool] [linear] [function]
-    [pool]."""
+    """[embedding] [linear, relu] recurrent [function] [recurrent of the other cell] [last or pool] [linear]
+    [function] [pool]."""
 
     def __init__(self, o: dict[str, Any]) -> None:
         super().__init__()

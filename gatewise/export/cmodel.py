@@ -22,6 +22,7 @@ from gatewise.runtime.narrow import (
     Link,
     NarrowChain,
     Table,
+    pools,
     takes_last_state,
 )
 from gatewise.runtime.packing import (
@@ -79,7 +80,8 @@ class Writer:
         self.body: list[str] = []
         self.helpers: set[str] = set()
         self.sizes = {"first": 0, "second": 0, "scratch": 1}  # floats of the buffers in the state struct
-        self.state = 0  # floats of all recurrent states
+        self.state = 0  # floats of all recurrent states, and of what is pooled
+        self.pools, self.lowest = False, (0, 0)
 
     def write(self, file_above: int, title: str) -> CModel:
         self.walk()
@@ -92,7 +94,7 @@ class Writer:
             n_inputs=self.narrow.n_inputs,
             n_words=self.narrow.table.n_words if by_word else None,
             n_outputs=self.narrow.width,
-            final=any(is_last(link) for link in self.narrow.links),
+            final=any(is_last(link) or pools(link) for link in self.narrow.links),
             streams=self.streams,
             block=self.block,
             buffers=buffers,
@@ -102,6 +104,8 @@ class Writer:
             helpers=self.helpers,
             row_of=row_of,
             body=self.body,
+            pools=self.pools,
+            lowest=self.lowest,
         )
         ram = 4 * (sum(buffers.values()) + (self.block if by_word else 0) + (file is not None))
         return CModel(
@@ -197,7 +201,7 @@ class Writer:
             self.say(f"run_layer({how}, {given}, {state}, {cell}, {guard}, {width}, m->scratch);")
             states.append((state, packed.n_units, f"{struct}_scale" if packed.scale is not None else "NULL"))
             done += r.kept
-        if top:
+        if top and not any(pools(later) for later in after):
             self.say("if (!y) return;")
         if not last_only:
             return Value(place, width)
@@ -240,8 +244,10 @@ class Writer:
             if not value.every:
                 return value
             return Value(f"{value.place} + (steps - 1) * {value.width}", value.width, every=False)
+        if pools(link):
+            return self.pool(link.name, value)
         place = value.place
-        if place == "x":
+        if place == "x" or place.startswith("m->state"):  # to be read only
             place = self.place(value, after, value.width, value.every)
         if not value.width:
             return Value(place, 0, value.every)
@@ -258,6 +264,22 @@ class Writer:
             function = "gw_softmax" if link.name == "softmax" else "log_softmax"
             self.say(f"{function}({value.count}, {value.width}, {place});")
         return Value(place, value.width, value.every)
+
+    def pool(self, name: str, value: Value) -> Value:
+        """Into the state, where it is read: a stream goes on from there."""
+        place, begin = f"m->state + {self.state}", self.state
+        if value.width:
+            given = f"steps, {value.width}, {value.place}, {value.width}, {place}"
+            if name == "max":
+                self.say(f"gw_pool_max({given});")
+                self.lowest = (begin, begin + value.width)
+            else:  # and behind the mean, how many steps there were
+                done = f"m->state[{begin + value.width}]"
+                self.say(f"{done} = gw_pool_mean({done}, {given});")
+            self.state += value.width + (name == "mean")
+            self.pools = True
+        self.say("if (!y) return;")
+        return Value(place, value.width, every=False)
 
     def finish(self, value: Value) -> None:
         """All original output channels, in y."""

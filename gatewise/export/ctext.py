@@ -29,6 +29,8 @@ class Program:
     helpers: Set[str]
     row_of: str  # the function that finds the row of a word; empty where that is its id
     body: Sequence[str]  # lines of compute()
+    pools: bool  # it calls gw_pool_mean() or gw_pool_max()
+    lowest: tuple[int, int]  # from where to where the state holds maxima, which begin below everything
 
 
 def source(p: Program) -> str:
@@ -50,7 +52,8 @@ def source(p: Program) -> str:
     return filled(
         SOURCE,
         TITLE=p.title,
-        MATH="#include <math.h>\n" if "log_softmax" in p.helpers else "",
+        MATH="#include <math.h>\n" if p.helpers & {"log_softmax"} or p.lowest[1] else "",
+        POOL='#include "pool.h"\n' if p.pools else "",
         CONSTANTS=constants,
         HELPERS="".join(text for name, text in HELPERS.items() if name in p.helpers),
         ROW_OF=filled(p.row_of, GIVEN="const unsigned char *weights, " if loaded else ""),
@@ -62,6 +65,7 @@ def source(p: Program) -> str:
         LOADED="    if (!m->weights) return MODEL_NOT_LOADED;\n" if loaded else "",
         LIMIT="steps < 1" if p.streams else "steps < 1 || steps > MODEL_BLOCK",
         CHECK=CHECK_WORDS if by_word else "",
+        LOWEST=filled(LOWEST, FROM=p.lowest[0], TO=p.lowest[1]) if p.lowest[1] else "",
         RESET="" if p.streams else "    model_reset(m);\n",
         ROWS=f"        for (int32_t k = 0; k < n; k++) m->rows[k] = {word};\n" if by_word else "",
         X="" if by_word else "x + (size_t)t * MODEL_INPUTS, ",
@@ -208,12 +212,14 @@ SOURCE = """\
 @MATH@#include <string.h>
 
 #include "gw.h"
-
+@POOL@
 @CONSTANTS@@HELPERS@@ROW_OF@/* A block of at most MODEL_BLOCK steps; without y only the state moves on. */
 static void compute(model_state *m, int32_t steps, @GIVEN@float *y) {
 @POINTERS@@BODY@}
 
-@LOADER@void model_reset(model_state *m) { memset(m->state, 0, sizeof m->state); }
+@LOADER@void model_reset(model_state *m) {
+    memset(m->state, 0, sizeof m->state);
+@LOWEST@}
 
 int model_run(model_state *m, int32_t steps, const @TYPE@, float *y) {
 @LOADED@    if (@LIMIT@) return MODEL_BAD_STEPS;
@@ -224,6 +230,8 @@ int model_run(model_state *m, int32_t steps, const @TYPE@, float *y) {
     return MODEL_OK;
 }
 @STEP@"""
+
+LOWEST = "    for (int32_t j = @FROM@; j < @TO@; j++) m->state[j] = -INFINITY;\n"
 
 CHECK_WORDS = """\
     for (int32_t t = 0; t < steps; t++)

@@ -36,6 +36,7 @@ from gatewise.runtime.narrow import (
     Recurrence,
     Table,
     narrow_chain,
+    pools,
     spread_columns,
     takes_last_state,
 )
@@ -57,8 +58,9 @@ def to_onnx(
 
     Args:
         states: whether initial states are inputs and last states outputs. None: where forward() returns them.
-        lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros, and
-            the last step is that of the sequence. None: where forward() packs with them.
+        lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros; the
+            last step is that of the sequence, and mean and maximum are over its steps. None: where forward() packs
+            with them.
 
     Raises:
         ChainError: the model is not a chain of layers.
@@ -158,6 +160,7 @@ class Writer:
     def __init__(self, narrow: NarrowChain, states: bool, lengths: bool) -> None:
         self.narrow, self.states, self.lengths = narrow, states, "lengths" if lengths else ""
         self.graph = Graph()
+        self.opset = OPSETS[0]
         levels = [link for link in narrow.links if isinstance(link, Level)]
         self.modules = list(dict.fromkeys(level.module for level in levels))
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
@@ -173,7 +176,7 @@ class Writer:
             self.time_first = self.up_to_longest(self.time_first)
 
     def model(self, opset: int) -> Any:
-        helper = self.graph.helper
+        helper, self.opset = self.graph.helper, opset
         answer = self.walk()
         self.graph.rename(answer, "y")
         inputs, outputs = self.signature()
@@ -309,6 +312,8 @@ class Writer:
     def function(self, link: Function, value: Value) -> Value:
         if link.name in ("last_state", "last_step"):
             return self.last(value) if value.sequence else value
+        if pools(link):
+            return self.pool(link.name, value)
         settled = self.settle(value)
         if not settled.width:
             return settled
@@ -330,6 +335,40 @@ class Writer:
         pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
         index = graph.add("Concat", *pairs, axis=1)
         return replace(value, name=graph.add("GatherND", value.name, index), sequence=False)
+
+    def pool(self, name: str, value: Value) -> Value:  # (T, B, C) -> (B, C)
+        """Mean or maximum over the steps of one call, as forward() has it, or of each sequence in it."""
+        graph = self.graph
+        if not value.width:
+            return self.nothing(sequence=False)
+        if name == "max":
+            value = self.settle(value)  # a negative scale would make it the minimum
+        if not self.lengths:
+            return replace(value, name=self.over_time(f"Reduce{name.title()}", value.name), sequence=False)
+        from onnx import TensorProto
+
+        # A sequence of no step is pooled as its last step is found: over what the layers make of zeros.
+        lengths = graph.add("Cast", self.lengths, to=TensorProto.INT64)
+        lengths = graph.add(
+            "Unsqueeze", graph.add("Max", lengths, graph.integers(1)), graph.integers(1)
+        )  # (B, 1)
+        zero, one = (graph.constant(np.array(k, np.int64)) for k in (0, 1))
+        steps = graph.add("Squeeze", graph.add("Shape", self.time_first, start=0, end=1), graph.integers(0))
+        times = graph.add(
+            "Unsqueeze", graph.add("Range", zero, steps, one), graph.integers(1, 2)
+        )  # (T, 1, 1)
+        outside = graph.constant(np.array(0 if name == "mean" else -np.inf, np.float32))
+        own = graph.add("Where", graph.add("Less", times, lengths), value.name, outside)
+        if name == "max":
+            return replace(value, name=self.over_time("ReduceMax", own), sequence=False)
+        total = graph.add("ReduceSum", own, graph.integers(0), keepdims=0)
+        mean = graph.add("Div", total, graph.add("Cast", lengths, to=TensorProto.FLOAT))
+        return replace(value, name=mean, sequence=False)
+
+    def over_time(self, operator: str, x: str) -> str:
+        if self.opset < 18:  # since then the axes are an input
+            return self.graph.add(operator, x, axes=[0], keepdims=0)
+        return self.graph.add(operator, x, self.graph.integers(0), keepdims=0)
 
     def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
         from onnx import TensorProto

@@ -76,6 +76,8 @@ FUNCTIONS: dict[str, Any] = {
     "softmax": lambda x: np.exp(log_softmax(x)),
     "log_softmax": log_softmax,
     "last_step": lambda x: x[-1:],
+    "mean": lambda x: x.mean(axis=0, keepdims=True),
+    "max": lambda x: x.max(axis=0, keepdims=True),
 }
 
 

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.runtime.packing import BLOCK, CELLS, LAYOUT, SQUASHES, PackedLayer, PackedMatrix, aligned
+from gatewise.runtime.steps import POOLS
 
 Floats = NDArray[np.float32]
+FINAL = ("", "last_state", *POOLS)  # as in network.h
 
 
 class NativeLibraryError(ImportError):
@@ -117,6 +119,36 @@ def expands() -> bool:
     return next(iter(kernels())) == "avx512"
 
 
+class _Steps(ctypes.Structure):
+    """gw_const_steps"""
+
+    _fields_: ClassVar = [("data", ctypes.c_void_p), ("time", ctypes.c_ssize_t), ("batch", ctypes.c_ssize_t)]
+
+
+class Pool:
+    """Mean or maximum over time, with a state that goes on, as network.h describes it.
+
+    run() takes arrays in one piece, of which nothing is checked: x float32 (T, B, width), batch_first swaps T and B;
+    state float32 (B * (1 + width)), read and overwritten; y float32 (B, width); lengths int32 (B) or None.
+    """
+
+    def __init__(self, name: str, width: int) -> None:
+        self.name, self.width, self.state_size = name, width, 1 + width
+        self.kernel = ctypes.CDLL(native().__file__).gw_pool
+        ints, pointers = (ctypes.c_int32,) * 4, (ctypes.c_void_p,) * 3
+        self.kernel.argtypes = (*ints, ctypes.POINTER(_Steps), *pointers, ctypes.c_ssize_t)
+        self.kernel.restype = None
+
+    def run(
+        self, x: Floats, state: Floats, y: Floats, steps: int, batch: int, batch_first: bool, lengths: Any
+    ) -> None:
+        width = self.width
+        strides = (width, steps * width) if batch_first else (batch * width, width)
+        view = _Steps(x.ctypes.data, *strides)
+        addresses = (_address(lengths), state.ctypes.data, y.ctypes.data)
+        self.kernel(FINAL.index(self.name), steps, batch, width, view, *addresses, width)
+
+
 def _address(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
@@ -166,7 +198,7 @@ class Network:
         embedding: Floats | None = None,  # (V', n_in); None with n_words: folded into the first level
         head: tuple[PackedMatrix, Floats] | None = None,  # (O, width), (O)
         softmax: bool = False,
-        final: bool = False,  # the output is the top level's last state, not every step's
+        final: str = "",  # one output for a sequence: one of FINAL, of the top level
         isa: str | None = None,  # None: the fastest
     ) -> None:
         tables = kernels()
@@ -188,7 +220,7 @@ class Network:
             len(self.levels),
             len(self.levels[0]),
             layers,
-            final,
+            FINAL.index(final),
             head is not None,
             softmax,
             _Matrix() if head is None else _matrix(head[0]),

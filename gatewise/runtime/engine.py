@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gatewise.runtime.bindings import check_threads
-from gatewise.runtime.narrow import Floats, Level, narrow_chain
+from gatewise.runtime.narrow import Floats, Level, narrow_chain, pools
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
 
 INT64 = np.dtype(np.int64)
@@ -22,7 +22,8 @@ class EngineState:
     __slots__ = ("batch", "parts", "shape")
 
     def __init__(self, batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> None:
-        # shape: cell and neurons of every layer and direction, and what is pooled; a state of others would be misread.
+        # shape: cell and neurons of every layer and direction, how it pools, and the size of every part; a state of
+        # others would be misread.
         self.batch, self.parts, self.shape = batch, parts, shape
 
 
@@ -58,12 +59,15 @@ class Engine:
         self.threads = threads
         self.stages = make_stages(self.narrow, fold_embedding)
         self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
-        self._state_shape = tuple(
+        cells = [
             (link.cell.name, r.kept)
             for link in self.narrow.links
             if isinstance(link, Level)
             for r in link.directions
-        ) + tuple((stage.name, stage.width) for stage in self.stages if isinstance(stage, PoolStage))
+        ]
+        pooled = [(link.name, 0) for link in self.narrow.links if pools(link)]
+        sizes = [("", stage.state_size) for stage in self._remembering]
+        self._state_shape = (*cells, *pooled, *sizes)
         self._remembered: tuple[EngineState, Frame] | None = None
         self._ready: Ready | None = None
         chain = self.narrow.chain
@@ -164,10 +168,7 @@ class Engine:
         """Every stage in turn; the state is overwritten."""
         parts = iter(state.parts)
         for stage in self.stages:
-            if isinstance(stage, NetworkStage | PoolStage):
-                x = stage.run(x, next(parts), frame)
-            else:
-                x = stage(x, frame)
+            x = stage(x, frame) if callable(stage) else stage.run(x, next(parts), frame)
         return x if self._whole else self._widen(x)
 
     def _widen(self, value: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.layout import Cell
 from gatewise.runtime.chain import SCORES, find_chain
-from gatewise.runtime.steps import Chain, ChainError
+from gatewise.runtime.steps import POOLS, Chain, ChainError
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -83,7 +83,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Function:
-    """A pointwise function or scores over channels ("relu", "softmax"), or one of many steps ("last_step", "mean")."""
+    """A pointwise function, scores over channels ("softmax"), or one step made of many ("last_step", "mean")."""
 
     name: str
 
@@ -242,6 +242,11 @@ class Narrower:
     def constant_channels(self) -> Floats:
         """The whole output as far as it is constant: zeros or f(0) for removed channels."""
         return np.full(self.width, self.removed, np.float32)
+
+
+def pools(link: Link) -> TypeGuard[Function]:
+    """Whether a link makes one step of many: mean or maximum."""
+    return isinstance(link, Function) and link.name in POOLS
 
 
 def takes_last_state(level: Level, after: Sequence[Link]) -> bool:

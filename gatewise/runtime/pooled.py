@@ -42,7 +42,9 @@ class PooledWalk(PackedWalk):
     ) -> WithUnitAxis:
         """adaptive_max_pool1d(x, 1), x (B, C, T)"""
         if len(x.axes) != 3 or x.axes[-1] != self.time or listed((size,)) != (1,) or indices:
-            raise self.refuse(node, "it pools over anything but time, the last axis, or to more than one step")
+            raise self.refuse(
+                node, "it pools over anything but time, the last axis, or to more than one step"
+            )
         return WithUnitAxis(self.pooled(node, pool, x))
 
     def without_unit_axis(self, node: fx.Node, name: str, x: WithUnitAxis, args: list[Any]) -> Value:

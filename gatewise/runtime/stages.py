@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.bindings import Network, expands, softmax
+from gatewise.runtime.bindings import Network, Pool, expands, softmax
 from gatewise.runtime.narrow import (
     Affine,
     Floats,
@@ -18,11 +18,11 @@ from gatewise.runtime.narrow import (
     NarrowChain,
     Recurrence,
     Table,
+    pools,
     spread_columns,
     takes_last_state,
 )
 from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
-from gatewise.runtime.steps import POOLS
 
 Array = NDArray[Any]
 FLOAT32 = np.dtype(np.float32)
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 class NetworkStage:
     """Embedding, levels and head that the kernels run in one call."""
 
-    def __init__(self, network: Network, final: bool) -> None:
+    def __init__(self, network: Network, final: bool) -> None:  # final: one answer for a sequence
         self.network, self.final = network, final
         self.kernel, self.width = network.run, network.width
         self.state_size, self.zero_state = network.state_size, network.zero_state
@@ -54,39 +54,20 @@ class NetworkStage:
 
 
 class PoolStage:
-    """Mean or maximum over the steps of every sequence, those of earlier calls among them.
-
-        mean' = (n * mean + sum(x)) / (n + T)        max' = max(max, max(x))        n' = n + T
-
-    The state is n and the mean or maximum, (B, 1 + width). A sequence of no step at all is pooled as its last step
-    would be: over what the layers before make of zeros.
-    """
+    """Mean or maximum over time of what the kernels did not compute."""
 
     def __init__(self, name: str, width: int) -> None:
-        self.name, self.width, self.state_size = name, width, 1 + width
+        self.pool = Pool(name, width)
+        self.state_size = self.pool.state_size
 
     def zero_state(self, batch: int) -> Floats:
         return np.zeros(batch * self.state_size, FLOAT32)
 
-    def run(self, x: Array, state: Floats, frame: Frame) -> Floats:  # (T, B, C), (B, T, C) or (B, C) -> (B, C)
-        memory = state.reshape(frame.batch, self.state_size)
-        n, pooled = memory[:, :1], memory[:, 1:]
-        by_time = x[None] if x.ndim == 2 else x.swapaxes(0, 1) if frame.batch_first else x
-        count: Any = np.float32(frame.steps)
-        there: Any = True
-        if frame.lengths is not None:
-            count = frame.lengths[:, None].astype(FLOAT32)
-            there = np.arange(frame.steps)[:, None, None] < frame.lengths[:, None]
-        if self.name == "mean":
-            # As a change of the mean: after 2^24 steps n stands still, and a sum would then fade.
-            total = by_time.sum(axis=0, where=there)
-            pooled += (total - count * pooled) / np.maximum(n + count, 1)
-        else:
-            top = by_time.max(axis=0, where=there, initial=-np.inf)
-            np.copyto(pooled, np.where(n > 0, np.maximum(pooled, top), top))
-        n += count
-        answer: Floats = np.where(n > 0, pooled, by_time[0])
-        return answer
+    def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
+        y = np.empty((frame.batch, self.pool.width), FLOAT32)
+        given = np.require(x, FLOAT32, ["C", "A"])
+        self.pool.run(given, state, y, frame.steps, frame.batch, frame.batch_first, frame.lengths)
+        return y
 
 
 Stage = NetworkStage | PoolStage | Callable[[Array, Frame], Array]
@@ -109,7 +90,7 @@ def make_stages(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]
             stage, width = numpy_stage(links.pop(0), width)
             stages.append(stage)
             continue
-        final = takes_last_state(levels[-1], links)
+        final = "last_state" if takes_last_state(levels[-1], links) else pooled_by(links)
         if final:
             links.pop(0)
         head = links[0] if links and isinstance(links[0], Affine) else None
@@ -119,7 +100,7 @@ def make_stages(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]
         if scores:
             links.pop(0)
         network = make_network(table, levels, head, width, final, scores, fold_embedding)
-        stages.append(NetworkStage(network, final))
+        stages.append(NetworkStage(network, bool(final)))
         width = network.width
     return stages
 
@@ -128,12 +109,17 @@ def same_directions(levels: list[Level], level: Level) -> bool:
     return not levels or len(levels[-1].directions) == len(level.directions)
 
 
+def pooled_by(links: list[Link]) -> str:
+    """How the next link pools, if it does."""
+    return links[0].name if links and pools(links[0]) else ""
+
+
 def make_network(
     table: Table | None,
     levels: list[Level],
     head: Affine | None,
     width: int,
-    final: bool,
+    final: str,
     scores: bool,
     fold_embedding: bool | None,
 ) -> Network:
@@ -200,7 +186,7 @@ def numpy_stage(link: Link, width: int) -> tuple[Stage, int]:
         weight, bias = spread_columns(link.weight, link.inputs, width).T.copy(), link.bias
         return (lambda x, _: x @ weight + bias), len(bias)
     assert isinstance(link, Function)
-    if link.name in POOLS:
+    if pools(link):
         return PoolStage(link.name, width), width
     return FUNCTIONS[link.name], width
 

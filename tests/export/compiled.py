@@ -29,6 +29,9 @@ VARIETY: list[dict[str, Any]] = [
     {"bidirectional": True, "take": "state", "bayes": True, "scores": "log_softmax"},
     {"cell": "GRU", "bidirectional": True, "second": True, "between": "tanh", "head": False, "dead": 0.4},
     {"density": 0.0, "words": 0},
+    {"take": "mean", "between": "tanh", "bayes": True, "scores": "softmax"},
+    {"cell": "GRU", "words": 0, "take": "max", "head": False, "bayes": True, "scores": "sigmoid"},
+    {"bidirectional": True, "take": "max of answers", "squeezed": True},
 ]
 
 

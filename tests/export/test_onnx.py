@@ -13,7 +13,18 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from chains import CLOSE, PLAIN, Case, build, chains, emptied, packed_chains, three_lengths
+from chains import (
+    CLOSE,
+    PLAIN,
+    POOLED_ANSWERS,
+    POOLS,
+    Case,
+    build,
+    chains,
+    emptied,
+    packed_chains,
+    three_lengths,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import Net
@@ -184,13 +195,25 @@ def test_what_is_gone_leaves_constants(cell: str, empty: str) -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [15, 17, 20, 21, 22, 23])
-def test_opsets(opset: int) -> None:
-    case = build(4, {**PLAIN, "density": 0.6, "words": 0, "gate_activation": "hard_sigmoid"})
-    exported = Exported(case.small, opset=opset)
-    torch.testing.assert_close(
-        exported(case.x, states_of(case))["y"], case.answer(case.x, case.state), **CLOSE
-    )
+@pytest.mark.parametrize("opset", [15, 17, 18, 20, 21, 22, 23])
+@pytest.mark.parametrize("take", ["all", *POOLS])
+def test_opsets(opset: int, take: str) -> None:
+    case = build(4, {**PLAIN, "density": 0.6, "words": 0, "gate_activation": "hard_sigmoid", "take": take})
+    for lengths in (None, torch.tensor([4, 4])):
+        exported = Exported(case.small, opset=opset, states=True, lengths=lengths is not None)
+        torch.testing.assert_close(
+            exported(case.x, states_of(case), lengths)["y"], case.answer(case.x, case.state), **CLOSE
+        )
+
+
+@pytest.mark.parametrize("between", ["", "sigmoid"])
+@pytest.mark.parametrize("take", [*POOLS, *POOLED_ANSWERS])
+def test_a_sequence_of_no_step_is_pooled_as_in_the_engine(take: str, between: str) -> None:
+    case = build(3, {**PLAIN, "bayes": True, "between": between, "take": take})
+    lengths = torch.tensor([0, 3])
+    expected, _ = gw.Engine(case.small)(case.x, lengths=lengths)
+    got = Exported(case.small, states=False, lengths=True)(case.x, {}, lengths)
+    torch.testing.assert_close(got["y"], expected, **CLOSE)
 
 
 def test_batch_and_time_are_free() -> None:

@@ -26,7 +26,41 @@ def kinds(model: nn.Module) -> list[str]:
 
 NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
     "residual": (lambda m, x: m.rnn(x)[0] + x, "add"),
-    "pool": (lambda m, x: m.rnn(x)[0].mean(1), "mean"),
+    "mean over channels": (lambda m, x: m.rnn(x)[0].mean(2), "mean.. over anything but time"),
+    "mean over the batch": (lambda m, x: m.rnn(x)[0].mean(0), "mean.. over anything but time"),
+    "mean over both": (lambda m, x: m.rnn(x)[0].mean((0, 1)), "mean.. over anything but time"),
+    "mean over everything": (lambda m, x: m.rnn(x)[0].mean(), "mean.. over anything but time"),
+    "mean over rows": (lambda m, x: m.rnn(x)[0].flatten(0, 1).mean(0), "mean.. over anything but time"),
+    "mean that keeps its axis": (lambda m, x: m.rnn(x)[0].mean(1, keepdim=True), "or that keeps the axis"),
+    "mean of another type": (lambda m, x: m.rnn(x)[0].mean(1, dtype=torch.float64), "mean"),
+    "mean of the input": (lambda m, x: m.rnn(x.mean(1))[0], "mean.. over anything but time"),
+    "mean beside the layer": (
+        lambda m, x: (m.rnn(x), x.tanh().mean(1))[1],
+        "the mean is not over steps of a recurrent layer",
+    ),
+    "maximum of everything": (lambda m, x: m.rnn(x)[0].max(), "max.. over anything but time"),
+    "maximum of two": (lambda m, x: torch.max(m.rnn(x)[0], m.rnn(x)[0]), "max.. of two values"),
+    "where the maximum is": (lambda m, x: m.rnn(x)[0].max(1).indices, "must return one answer"),
+    "sum": (lambda m, x: m.rnn(x)[0].sum(1), "sum.. is not a link"),
+    "minimum": (lambda m, x: m.rnn(x)[0].min(1)[0], "min.. is not a link"),
+    "pool to two steps": (
+        lambda m, x: F.adaptive_max_pool1d(m.rnn(x)[0].transpose(1, 2), 2).squeeze(-1),
+        "or to more than one step",
+    ),
+    "pool over channels": (lambda m, x: m.pool(m.rnn(x)[0]).squeeze(-1), "pool: it pools over anything but"),
+    "pool with its axis": (lambda m, x: m.pool(m.rnn(x)[0].transpose(1, 2)), "must return one answer"),
+    "pool whose axis is read": (
+        lambda m, x: m.one(m.pool(m.rnn(x)[0].transpose(1, 2))),
+        "one: it reads a pooled step, whose axis",
+    ),
+    "pool of one sequence or many": (
+        lambda m, x: m.pool(m.rnn(x)[0].transpose(1, 2)).squeeze(),
+        "squeeze.. of a pooled step",
+    ),
+    "pool beside the state": (
+        lambda m, x: ((out := m.rnn(x))[0].mean(1), out[1]),
+        "returns its state beside an answer that is pooled",
+    ),
     "norm": (lambda m, x: m.norm(m.rnn(x)[0]), "LayerNorm is not a link"),
     "both": (lambda m, x: (m.rnn(x)[0], m.fc(x)), "must return one answer"),
     "own state": (lambda m, x: m.rnn(x, (x[:, 0], x[:, 0]))[0], "is not the last time step"),
@@ -55,8 +89,9 @@ NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
 def test_what_is_not_a_chain(name: str) -> None:
     """It raises, says where the path ends, and points to accelerate()."""
     rule, why = NOT_CHAINS[name]
+    layers = {"one": nn.Linear(H, 1), "norm": nn.LayerNorm(H), "pool": nn.AdaptiveAvgPool1d(1)}
     with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
-        find_chain(lstm_net(rule, one=nn.Linear(H, 1), norm=nn.LayerNorm(H)).eval())
+        find_chain(lstm_net(rule, **layers).eval())
 
 
 def relu_in_place(m: Any, x: Any) -> Any:
@@ -311,7 +346,11 @@ NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x, n: m.fc(m.out(x, n)[torch.arange(x.size(0)), filled(n)]),
         NO_INDEX,
     ),
-    "pooling": (lambda m, x, n: m.fc(m.out(x, n).mean(1)), "mean"),
+    "mean over padding": (lambda m, x, n: m.fc(m.out(x, n).mean(1)), "the mean is over the padding"),
+    "maximum over padding": (
+        lambda m, x, n: m.fc(m.out(x, n).relu().max(1)[0]),
+        "the max is over the padding",
+    ),
     "packed data": (lambda m, x, n: m.fc(m.rnn(pack(x, n))[0].data), "getattr.. of packed sequences"),
     "a part of what is packed": (lambda m, x, n: m.rnn(pack(x, n))[0][-1], "getitem.. of packed sequences"),
     "a layer on what is packed": (

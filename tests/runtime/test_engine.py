@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chains import CLOSE, PLAIN, VECTORS, WORDS, Case, build, chains, packed_chains, three_lengths
+import torch.nn.functional as F
+from chains import (
+    CLOSE,
+    PLAIN,
+    POOLED_ANSWERS,
+    POOLS,
+    VECTORS,
+    WORDS,
+    Case,
+    build,
+    chains,
+    packed_chains,
+    three_lengths,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import lstm_net, no_grad
@@ -105,6 +118,43 @@ def test_a_sequence_of_no_step_keeps_its_state(layer: type[nn.Module], bidirecti
     one, other = engine(x, state)[0], engine(x, after)[0]
     assert torch.equal(other[:, 0], one[:, 0])
     assert not torch.allclose(other[:, 1], one[:, 1])
+
+
+pieces = st.lists(st.integers(0, 5), min_size=3, max_size=3).map(torch.tensor)
+
+
+@given(
+    case=st.one_of(
+        [chains(take=t, bidirectional=False, steps=5, batch=3) for t in (*POOLS, *POOLED_ANSWERS, "last")]
+    ),
+    lengths=st.lists(pieces, min_size=2, max_size=3),
+)
+def test_sequences_in_pieces_of_any_length(case: Case, lengths: list[Tensor]) -> None:
+    """After every piece the answer is that of all steps so far; of none, what layers make of zeros."""
+    engine, state = gw.Engine(case.small), None
+    time, batch = case.model.time, 1 - case.model.time
+    done = [case.x.narrow(batch, b, 1).narrow(time, 0, 0) for b in range(3)]
+    for sizes in lengths:
+        answer, state = engine(case.x, state, lengths=sizes)
+        for b, n in enumerate(sizes.tolist()):
+            own = case.x.narrow(batch, b, 1).narrow(time, 0, n)
+            done[b] = torch.cat([done[b], own], time)
+            if done[b].size(time):
+                torch.testing.assert_close(answer[b : b + 1], case.answer(done[b]), **CLOSE)
+
+
+@pytest.mark.parametrize("between", ["", "sigmoid"])
+@pytest.mark.parametrize("take", [*POOLS, *POOLED_ANSWERS])
+def test_a_sequence_of_no_step_is_pooled_as_its_last_step(take: str, between: str) -> None:
+    """Over what the layers make of zeros: removed channels are that, too. It leaves no trace in the state."""
+    options = {**VECTORS, "bayes": True, "between": between, "scores": "sigmoid"}
+    pooled, last = (build(3, {**options, "take": name}) for name in (take, "last"))
+    engine = gw.Engine(pooled.small)
+    answer, state = engine(pooled.x, lengths=[0, 4])
+    expected, _ = gw.Engine(last.small)(last.x, lengths=[0, 4])
+    torch.testing.assert_close(answer[0], expected[0], **CLOSE)
+    again, _ = engine(pooled.x, state)
+    torch.testing.assert_close(again[0], pooled.answer(pooled.x)[0], **CLOSE)
 
 
 @pytest.mark.parametrize("scores", ["tanh", "sigmoid"])
@@ -288,13 +338,32 @@ CHAINS = {
     "batch comes second": lambda m, x: m.fc(m.rnn(x)[0]).transpose(0, 1).reshape(-1, 2),
     "scores by number": lambda m, x: torch.log_softmax(m.fc(m.rnn(x)[0]), dim=2),
     "scores of the last": lambda m, x: torch.softmax(m.fc(m.rnn(x)[0][:, -1]), dim=1),
+    "mean": lambda m, x: m.fc(m.rnn(x)[0].mean(1)),
+    "mean by name": lambda m, x: m.fc(torch.mean(input=m.rnn(x)[0], dim=1)),
+    "mean from the end": lambda m, x: m.fc(m.rnn(x)[0].mean(axis=-2, keepdim=False)),
+    "mean over a list": lambda m, x: m.fc(m.rnn(x)[0].mean([1])),
+    "mean of time first": lambda m, x: m.fc(m.rnn(x)[0].transpose(0, 1).mean(0)),
+    "mean of scores": lambda m, x: torch.softmax(m.fc(m.rnn(x)[0]), -1).mean(1),
+    "mean of one number": lambda m, x: torch.sigmoid(m.one(m.rnn(x)[0]).squeeze(-1).mean(1)),
+    "maximum": lambda m, x: m.fc(m.rnn(x)[0].amax(1)),
+    "maximum by name": lambda m, x: m.fc(torch.amax(m.rnn(x)[0], dim=1)),
+    "first of max": lambda m, x: m.fc(m.rnn(x)[0].max(1)[0]),
+    "first of max by name": lambda m, x: m.fc(torch.max(m.rnn(x)[0], 1)[0]),
+    "values of max": lambda m, x: m.fc(m.rnn(x)[0].max(dim=1).values.relu()),
+    "max of channels first": lambda m, x: m.fc(m.rnn(x)[0].transpose(1, 2).max(-1)[0]),
+    "adaptive maximum": lambda m, x: m.fc(F.adaptive_max_pool1d(m.rnn(x)[0].transpose(1, 2), 1).squeeze(-1)),
+    "adaptive mean": lambda m, x: m.fc(
+        F.adaptive_avg_pool1d(m.rnn(x)[0].tanh().permute(0, 2, 1), output_size=1).squeeze(2)
+    ),
+    "adaptive by module": lambda m, x: m.fc(m.drop(m.pool(m.rnn(x)[0].transpose(1, 2)).flatten(1))),
     "one number": lambda m, x: torch.sigmoid(m.one(m.rnn(x)[0][:, -1, :]).squeeze(1)),
 }
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_what_is_a_chain(name: str) -> None:
-    model = lstm_net(CHAINS[name], one=nn.Linear(4, 1), drop=nn.Dropout1d(0.5)).eval()
+    layers = {"one": nn.Linear(4, 1), "drop": nn.Dropout1d(0.5), "pool": nn.AdaptiveMaxPool1d(1)}
+    model = lstm_net(CHAINS[name], **layers).eval()
     model.rows = lambda y: y.view(-1, y.shape[-1])  # type: ignore[assignment]
     x = torch.randn(2, 5, 3)
     with torch.no_grad():

@@ -64,8 +64,17 @@ def test_errors_of_states_and_lengths() -> None:
     with pytest.raises(TypeError, match="what an earlier call of this engine returned"):
         engine(case.x, case.state)
     wider = gw.Engine(build(5, {**WORDS, "hidden": 40, "dead": 0.0}).small)
-    lstm, gru = gw.Engine(nn.LSTM(3, 8)), gw.Engine(nn.GRU(3, 16))  # as much memory, read in another way
-    for one, other, x in ((engine, wider, case.x), (lstm, gru, torch.ones(4, 2, 3))):
+    # As much memory, read in another way.
+    lstm, gru = gw.Engine(nn.LSTM(3, 8)), gw.Engine(nn.GRU(3, 16))
+    mean, top = (gw.Engine(build(5, {**WORDS, "take": take}).small) for take in ("mean", "max"))
+    later = gw.Engine(build(5, {**WORDS, "take": "mean of answers"}).small)
+    for one, other, x in (
+        (engine, wider, case.x),
+        (lstm, gru, torch.ones(4, 2, 3)),
+        (mean, top, case.x),
+        (mean, later, case.x),
+        (later, mean, case.x),
+    ):
         with pytest.raises(TypeError, match="what an earlier call of this engine returned"):
             one(x, other.zero_state(2))
     again = gw.Engine(case.small)

@@ -154,9 +154,10 @@ def test_words_read_embedding_or_folded_table():
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("final", bindings.FINAL)
 def test_chain_of_levels_and_head(final, isa):
-    """Two bidirectional levels of different widths and a softmax, with lengths, on one thread and on several."""
+    """Two bidirectional levels of different widths and a softmax, with lengths, on one thread and on several; every
+    step, or one vector for a sequence."""
     rng = np.random.default_rng(0)
     widths, n_steps, n_batch = (5, 9, 17, 3), 8, 21
     cases = [
@@ -184,7 +185,14 @@ def test_chain_of_levels_and_head(final, isa):
         ]
         flow = np.concatenate([run[0] for run in runs], axis=-1)
         last = np.concatenate([run[1] * case.scale for run, case in zip(runs, level)], axis=-1)
-    logits = (last if final else flow) @ w.T + bias
+    there = np.arange(n_steps)[:, None, None] < lengths[:, None]
+    top = {
+        "": flow,
+        "last_state": last,
+        "mean": flow.sum(axis=0) / lengths[:, None],  # zeros behind the ends
+        "max": flow.max(axis=0, where=there, initial=-np.inf),
+    }[final]
+    logits = top @ w.T + bias
     expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
 
     packed = [case.pack() for case in cases]
@@ -236,6 +244,30 @@ def test_functions_keep_their_error_bound(function, isa):
     apply(code, len(x), x.ctypes.data, y.ctypes.data)
     assert np.isnan(y[:3]).all()
     assert not np.isnan(y[3:]).any()
+
+
+def pooled(name, state, *steps):
+    """One number of one sequence, after some steps."""
+    memory, y = as_float(np.array(state)), np.empty((1, 1), np.float32)
+    x = as_float(np.array(steps)[:, None, None])
+    bindings.Pool(name, 1).run(x, memory, y, len(steps), 1, False, None)
+    return float(y[0, 0]), memory.tolist()
+
+
+def test_a_mean_does_not_fade():
+    """Floats count up to 2^24; from there on a step weighs as much as that one did."""
+    full = 2.0**24
+    mean, (done, _) = pooled("mean", [full, 1.0], *[3.0] * 1000)
+    assert done == full
+    assert mean == pytest.approx(1 + 2000 / full, rel=1e-6)
+    assert pooled("mean", [2.0, 4.0], 1.0) == (3.0, [3.0, 3.0])
+
+
+def test_a_maximum_may_be_of_negative_numbers():
+    """Nothing is pooled before the first step, whatever the state holds; NaN stays, as in torch."""
+    assert pooled("max", [0.0, 0.0], -3.0, -2.0) == (-2.0, [2.0, -2.0])
+    assert pooled("max", [2.0, -1.0], -3.0, -2.0) == (-1.0, [4.0, -1.0])
+    assert np.isnan(pooled("max", [1.0, 5.0], 1.0, np.nan, 9.0)[0])
 
 
 @pytest.mark.parametrize("n", [1, 5, 16, 33])

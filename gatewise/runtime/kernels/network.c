@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "pool.h"
 #include "threads.h"
 
 enum {
@@ -32,10 +33,17 @@ int32_t gw_network_width(const gw_network *net) {
     return net->has_head ? net->head.rows : level_width(net, net->n_levels - 1);
 }
 
-size_t gw_network_state(const gw_network *net, int32_t size) {
+static size_t layers_state(const gw_network *net, int32_t size) {
     size_t total = 0;
     for (int32_t i = 0; i < net->n_levels * net->n_directions; i++) total += layer_state(&net->layers[i], size);
     return total;
+}
+
+static int pools(const gw_network *net) { return net->final == GW_MEAN || net->final == GW_MAX; }
+
+size_t gw_network_state(const gw_network *net, int32_t size) {
+    const size_t pool = pools(net) ? 1 + (size_t)level_width(net, net->n_levels - 1) : 0;
+    return layers_state(net, size) + (size_t)size * pool;
 }
 
 /* The layer that begins a single step before the others do, or NULL: see gw_layer_ahead(). */
@@ -103,6 +111,24 @@ static void final_output(const gw_network *net, int32_t n, const float *const *s
                                      (top[d].scale ? top[d].scale[j] : 1.0f);
 }
 
+void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const gw_const_steps *x,
+             const int32_t *lengths, float *state, float *y, ptrdiff_t ldy) {
+    const size_t bytes = sizeof(float) * (size_t)width;
+    for (int32_t b = 0; b < size; b++, state += 1 + width, y += ldy) {
+        const float *const first = x->data + b * x->batch;
+        const int32_t length = lengths ? lengths[b] : steps;
+        float *const pooled = state + 1;
+        if (final == GW_MEAN) {
+            *state = gw_pool_mean(*state, length, width, first, x->time, pooled);
+        } else {
+            if (*state == 0) memcpy(pooled, first, bytes);
+            gw_pool_max(length, width, first, x->time, pooled);
+            *state += (float)length;
+        }
+        memcpy(y, *state == 0 ? first : pooled, bytes);
+    }
+}
+
 /* x: (steps, n, width), contiguous. Products want one distance between vectors, so the longer axis goes inside. */
 static void apply_head(const gw_network *net, int32_t steps, int32_t n, const float *x, const gw_steps *y,
                        float *scratch) {
@@ -163,7 +189,7 @@ static void run_part(void *context, int part) {
     else
         x.data += begin * x.batch;
     if (ahead) {
-        const size_t below = gw_network_state(net, call->size) - layer_state(ahead, call->size);
+        const size_t below = layers_state(net, call->size) - layer_state(ahead, call->size);
         net->kernels->layer_ahead(ahead, &batch, net->n_levels == 1 && words.data ? &words : NULL,
                                   state + below + begin * (ptrdiff_t)GW_PADDED(ahead->n_units), begun);
     }
@@ -171,9 +197,9 @@ static void run_part(void *context, int part) {
         const int top = level == net->n_levels - 1;
         const ptrdiff_t width = level_width(net, level);
         gw_steps out = {buffers + (size_t)(level % 2) * hidden, n * width, width};
-        if (top && net->final)
+        if (top && net->final == GW_LAST_STATE)
             out.data = NULL;
-        else if (top && !net->has_head)
+        else if (top && !net->final && !net->has_head)
             out = y;
         for (int32_t d = 0; d < net->n_directions; d++) {
             const gw_layer *layer = &net->layers[level * net->n_directions + d];
@@ -190,11 +216,16 @@ static void run_part(void *context, int part) {
         }
         x = (gw_const_steps){out.data, out.time, out.batch};
     }
-    if (net->final && net->has_head) {
-        final_output(net, n, last_state, buffers, net->head.cols);
-        apply_head(net, 1, n, buffers, &y, scratch);
-    } else if (net->final) {
-        final_output(net, n, last_state, y.data, y.batch);
+    if (net->final) {
+        const int32_t width = level_width(net, net->n_levels - 1);
+        float *const one = net->has_head ? buffers + (size_t)(net->n_levels % 2) * hidden : y.data;
+        const ptrdiff_t stride = net->has_head ? width : y.batch;
+        if (pools(net))
+            gw_pool(net->final, call->steps, n, width, &x, call->lengths ? call->lengths + begin : NULL,
+                    state + begin * (ptrdiff_t)(1 + width), one, stride);
+        else
+            final_output(net, n, last_state, one, stride);
+        if (net->has_head) apply_head(net, 1, n, one, &y, scratch);
     } else if (net->has_head) {
         apply_head(net, call->steps, n, x.data, &y, scratch);
     }

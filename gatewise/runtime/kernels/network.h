@@ -4,6 +4,10 @@
 
 #include "dispatch.h"
 
+/* What the output is: one vector for every step, or one for a sequence: the last state of the top level (every
+ * direction), or the mean or maximum over its steps. */
+enum { GW_EVERY_STEP = 0, GW_LAST_STATE = 1, GW_MEAN = 2, GW_MAX = 3 };
+
 /* Levels follow one another; with two directions the second runs backwards and its output stands after the first's.
  * Input are word ids, where n_words > 0, else vectors of n_in floats. Words meet an embedding (V', n_in), or, where
  * that is NULL, the tables of the first level. */
@@ -14,13 +18,14 @@ typedef struct {
     const float *embedding; /* (V', n_in) or NULL */
     int32_t n_levels, n_directions;
     const gw_layer *layers; /* (n_levels, n_directions) */
-    int32_t final;          /* nonzero: the output is the last state of the top level, not every step's */
+    int32_t final;          /* nonzero: one output for a sequence, which is what the number says above */
     int32_t has_head, softmax;
     gw_matrix head;         /* (O, width of the top level) */
     const float *head_bias; /* (O) */
 } gw_network;
 
-/* One call. The state of every layer and direction in turn: s (B, P), then for the LSTM c (B, P). */
+/* One call. The state of every layer and direction in turn: s (B, P), then for the LSTM c (B, P); at the end that of
+ * gw_pool(), if there is one. */
 typedef struct {
     int32_t steps, size;    /* T, B */
     gw_const_steps x;       /* vectors, if n_words is 0 */
@@ -32,6 +37,12 @@ typedef struct {
     int32_t threads;        /* at most this many */
     int32_t phase;          /* see gw_batch */
 } gw_call;
+
+/* Mean or maximum over the steps of every sequence, and over those of earlier calls. The state (B, 1 + width) is how many
+ * those were and what they were pooled to; it is read and overwritten. x: (T, B, width); lengths: (B) or NULL: all T;
+ * y: (B, width), ldy apart. A sequence that never had a step gives its first position, which is padding. */
+void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const gw_const_steps *x,
+             const int32_t *lengths, float *state, float *y, ptrdiff_t ldy);
 
 int32_t gw_network_width(const gw_network *net);
 size_t gw_network_state(const gw_network *net, int32_t size);
