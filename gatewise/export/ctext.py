@@ -52,7 +52,7 @@ def source(p: Program) -> str:
     return filled(
         SOURCE,
         TITLE=p.title,
-        MATH="#include <math.h>\n" if p.helpers & {"log_softmax"} or p.lowest[1] else "",
+        MATH="#include <math.h>\n" if "log_softmax" in p.helpers or p.lowest[1] else "",
         POOL='#include "pool.h"\n' if p.pools else "",
         CONSTANTS=constants,
         HELPERS="".join(text for name, text in HELPERS.items() if name in p.helpers),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -117,36 +118,6 @@ def kernels() -> dict[str, Any]:
 def expands() -> bool:
     """Whether the fastest kernels take the masked form well: AVX-512 spreads values to set bits by itself."""
     return next(iter(kernels())) == "avx512"
-
-
-class _Steps(ctypes.Structure):
-    """gw_const_steps"""
-
-    _fields_: ClassVar = [("data", ctypes.c_void_p), ("time", ctypes.c_ssize_t), ("batch", ctypes.c_ssize_t)]
-
-
-class Pool:
-    """Mean or maximum over time, with a state that goes on, as network.h describes it.
-
-    run() takes arrays in one piece, of which nothing is checked: x float32 (T, B, width), batch_first swaps T and B;
-    state float32 (B * (1 + width)), read and overwritten; y float32 (B, width); lengths int32 (B) or None.
-    """
-
-    def __init__(self, name: str, width: int) -> None:
-        self.name, self.width, self.state_size = name, width, 1 + width
-        self.kernel = ctypes.CDLL(native().__file__).gw_pool
-        ints, pointers = (ctypes.c_int32,) * 4, (ctypes.c_void_p,) * 3
-        self.kernel.argtypes = (*ints, ctypes.POINTER(_Steps), *pointers, ctypes.c_ssize_t)
-        self.kernel.restype = None
-
-    def run(
-        self, x: Floats, state: Floats, y: Floats, steps: int, batch: int, batch_first: bool, lengths: Any
-    ) -> None:
-        width = self.width
-        strides = (width, steps * width) if batch_first else (batch * width, width)
-        view = _Steps(x.ctypes.data, *strides)
-        addresses = (_address(lengths), state.ctypes.data, y.ctypes.data)
-        self.kernel(FINAL.index(self.name), steps, batch, width, view, *addresses, width)
 
 
 def _address(array: NDArray[Any] | None) -> int | None:
@@ -290,3 +261,28 @@ def softmax(y: Floats, isa: str | None = None) -> None:  # (..., n), in place
     tables[isa or next(iter(tables))].contents.softmax(
         y.size // max(y.shape[-1], 1), y.shape[-1], y.ctypes.data
     )
+
+
+@cache
+def _pool_kernel() -> Any:
+    kernel = ctypes.CDLL(native().__file__).gw_pool
+    pointer, stride = ctypes.c_void_p, ctypes.c_ssize_t
+    kernel.argtypes = (*[ctypes.c_int32] * 4, pointer, stride, stride, pointer, pointer, pointer, stride)
+    kernel.restype = None
+    return kernel
+
+
+def pool(
+    name: str,  # one of POOLS
+    x: Floats,  # (T, B, C), or with batch_first (B, T, C)
+    state: Floats,  # (B * (1 + C)), read and overwritten
+    y: Floats,  # (B, C)
+    steps: int,
+    batch_first: bool = False,
+    lengths: NDArray[np.int32] | None = None,  # (B)
+) -> None:
+    """Mean or maximum over the steps of every sequence, and over those of earlier calls, as in network.h."""
+    batch, width = y.shape
+    strides = (width, steps * width) if batch_first else (batch * width, width)
+    memory = map(_address, (lengths, state, y))
+    _pool_kernel()(FINAL.index(name), steps, batch, width, _address(x), *strides, *memory, width)

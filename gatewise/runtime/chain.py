@@ -1,4 +1,5 @@
-"""A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, one step of many.
+"""A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, in this order, with
+an answer for every step, for the last one, or of a mean or maximum over time.
 
 The engine, ONNX and C all run chains. The chain is found by following forward(), whatever class it is written in;
 a model that is not one raises and says where it leaves the path.
@@ -27,7 +28,7 @@ from gatewise.readers.record import (
     rewritten,
 )
 from gatewise.readers.values import leaves, listed
-from gatewise.runtime.pooled import ADAPTIVE, REDUCTIONS, Maximum, PooledWalk, pool_of
+from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
 from gatewise.runtime.steps import (
     NO_LAYER,
     NO_PACKS,
@@ -248,8 +249,9 @@ class Walk(PooledWalk):
             return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x
         if kind in MODULE_SCORES and axis_at(x, module.dim) == "C":
             return replace(x, steps=(*x.steps, Step(MODULE_SCORES[kind])))
-        if (pool := pool_of(module)) is not None:
-            return self.adaptive(name, pool, x, module.output_size, getattr(module, "return_indices", False))
+        if kind in MODULE_ADAPTIVE:
+            indices = getattr(module, "return_indices", False)
+            return self.adaptive(name, MODULE_ADAPTIVE[kind], x, module.output_size, indices)
         raise self.refuse(name, f"{kind} is not a link of a chain")
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:

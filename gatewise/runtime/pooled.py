@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch import fx, nn
+from torch import fx
 
 from gatewise.readers.values import listed
 from gatewise.runtime.packed import PackedWalk
@@ -65,7 +65,3 @@ class PooledWalk(PackedWalk):
     def time(self) -> int | None:
         """The axis of the input that a recurrent layer took for time."""
         return None if self.batch_axis is None else 1 - self.batch_axis
-
-
-def pool_of(module: nn.Module) -> str | None:
-    return MODULE_ADAPTIVE.get(type(module).__name__)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.bindings import Network, Pool, expands, softmax
+from gatewise.runtime.bindings import Network, expands, pool, softmax
 from gatewise.runtime.narrow import (
     Affine,
     Floats,
@@ -54,19 +54,18 @@ class NetworkStage:
 
 
 class PoolStage:
-    """Mean or maximum over time of what the kernels did not compute."""
+    """Mean or maximum over time of what no network computes to its end."""
 
     def __init__(self, name: str, width: int) -> None:
-        self.pool = Pool(name, width)
-        self.state_size = self.pool.state_size
+        self.name, self.width, self.state_size = name, width, 1 + width
 
     def zero_state(self, batch: int) -> Floats:
         return np.zeros(batch * self.state_size, FLOAT32)
 
     def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
-        y = np.empty((frame.batch, self.pool.width), FLOAT32)
-        given = np.require(x, FLOAT32, ["C", "A"])
-        self.pool.run(given, state, y, frame.steps, frame.batch, frame.batch_first, frame.lengths)
+        y = np.empty((frame.batch, self.width), FLOAT32)
+        whole = np.require(x, FLOAT32, ["C", "A"])
+        pool(self.name, whole, state, y, frame.steps, frame.batch_first, frame.lengths)
         return y
 
 

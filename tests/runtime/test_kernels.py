@@ -250,7 +250,7 @@ def pooled(name, state, *steps):
     """One number of one sequence, after some steps."""
     memory, y = as_float(np.array(state)), np.empty((1, 1), np.float32)
     x = as_float(np.array(steps)[:, None, None])
-    bindings.Pool(name, 1).run(x, memory, y, len(steps), 1, False, None)
+    bindings.pool(name, x, memory, y, len(steps))
     return float(y[0, 0]), memory.tolist()
 
 

@@ -111,21 +111,20 @@ static void final_output(const gw_network *net, int32_t n, const float *const *s
                                      (top[d].scale ? top[d].scale[j] : 1.0f);
 }
 
-void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const gw_const_steps *x,
-             const int32_t *lengths, float *state, float *y, ptrdiff_t ldy) {
+void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const float *x, ptrdiff_t time,
+             ptrdiff_t batch, const int32_t *lengths, float *state, float *y, ptrdiff_t ldy) {
     const size_t bytes = sizeof(float) * (size_t)width;
-    for (int32_t b = 0; b < size; b++, state += 1 + width, y += ldy) {
-        const float *const first = x->data + b * x->batch;
+    for (int32_t b = 0; b < size; b++, x += batch, state += 1 + width, y += ldy) {
         const int32_t length = lengths ? lengths[b] : steps;
         float *const pooled = state + 1;
         if (final == GW_MEAN) {
-            *state = gw_pool_mean(*state, length, width, first, x->time, pooled);
+            *state = gw_pool_mean(*state, length, width, x, time, pooled);
         } else {
-            if (*state == 0) memcpy(pooled, first, bytes);
-            gw_pool_max(length, width, first, x->time, pooled);
+            if (*state == 0) memcpy(pooled, x, bytes);
+            gw_pool_max(length, width, x, time, pooled);
             *state += (float)length;
         }
-        memcpy(y, *state == 0 ? first : pooled, bytes);
+        memcpy(y, *state == 0 ? x : pooled, bytes);
     }
 }
 
@@ -221,8 +220,8 @@ static void run_part(void *context, int part) {
         float *const one = net->has_head ? buffers + (size_t)(net->n_levels % 2) * hidden : y.data;
         const ptrdiff_t stride = net->has_head ? width : y.batch;
         if (pools(net))
-            gw_pool(net->final, call->steps, n, width, &x, call->lengths ? call->lengths + begin : NULL,
-                    state + begin * (ptrdiff_t)(1 + width), one, stride);
+            gw_pool(net->final, call->steps, n, width, x.data, x.time, x.batch,
+                    call->lengths ? call->lengths + begin : NULL, state + begin * (ptrdiff_t)(1 + width), one, stride);
         else
             final_output(net, n, last_state, one, stride);
         if (net->has_head) apply_head(net, 1, n, one, &y, scratch);

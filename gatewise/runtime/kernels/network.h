@@ -39,10 +39,11 @@ typedef struct {
 } gw_call;
 
 /* Mean or maximum over the steps of every sequence, and over those of earlier calls. The state (B, 1 + width) is how many
- * those were and what they were pooled to; it is read and overwritten. x: (T, B, width); lengths: (B) or NULL: all T;
- * y: (B, width), ldy apart. A sequence that never had a step gives its first position, which is padding. */
-void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const gw_const_steps *x,
-             const int32_t *lengths, float *state, float *y, ptrdiff_t ldy);
+ * those were and what they were pooled to; it is read and overwritten. x: (T, B, width), `time` and `batch` apart;
+ * lengths: (B) or NULL: all T; y: (B, width), ldy apart. A sequence that never had a step gives its first position,
+ * which is padding. */
+void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const float *x, ptrdiff_t time,
+             ptrdiff_t batch, const int32_t *lengths, float *state, float *y, ptrdiff_t ldy);
 
 int32_t gw_network_width(const gw_network *net);
 size_t gw_network_state(const gw_network *net, int32_t size);
