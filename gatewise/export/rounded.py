@@ -66,6 +66,8 @@ def put_layer(layer: CompactLayer, r: Recurrence, kept: Ints) -> None:
     layer.inputs = torch.from_numpy(kept[r.inputs])
     layer.weight_ih, layer.weight_hh = as_parameter(r.w_ih), as_parameter(r.w_hh)
     layer.bias = as_parameter(r.bias)
+    # Both or none: a layer with the first alone has no gated recurrent half.
+    layer.bias_gated = as_parameter(r.bias_gated) if len(r.bias_gated) else None
 
 
 def by_word(level: Level, table: Table) -> Level:

@@ -48,6 +48,17 @@ def test_what_a_removed_channel_adds_is_in_the_bias() -> None:
     np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_gru_without_biases_gets_both_halves(steps: int) -> None:
+    """They are made to hold what removed channels add; with the first alone, a single step had no gated half."""
+    for seed in range(8):
+        case = build(
+            seed,
+            PLAIN | {"cell": "GRU", "bias": False, "words": 0, "density": 0.4, "steps": steps, "batch": 1},
+        )
+        np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
+
+
 WORDS = torch.arange(20).view(10, 2) % 11
 TASKS: dict[str, tuple[Any, Tensor, bool]] = {
     "words, folded": (lambda: WordLM(11, embedding=40, hidden=4), WORDS, True),
