@@ -206,6 +206,19 @@ def test_opsets(opset: int, take: str) -> None:
         )
 
 
+@pytest.mark.parametrize("take", POOLS)
+@pytest.mark.parametrize("head", [True, False])
+def test_a_negative_scale_turns_a_maximum_around(take: str, head: bool) -> None:
+    """max(z s) is z min(s) where z < 0, so z_h must be multiplied in before."""
+    case = build(1, {**PLAIN, "bayes": True, "take": take, "head": head})
+    assert (case.small.rnn.layers[-1].neuron_scale < 0).any()
+    expected = case.answer(case.x, masked=True)
+    torch.testing.assert_close(gw.Engine(case.small)(case.x)[0], expected, **CLOSE)
+    for lengths in (None, torch.tensor([4, 4])):
+        exported = Exported(case.small, states=False, lengths=lengths is not None)
+        torch.testing.assert_close(exported(case.x, {}, lengths)["y"], expected, **CLOSE)
+
+
 @pytest.mark.parametrize("between", ["", "sigmoid"])
 @pytest.mark.parametrize("take", [*POOLS, *POOLED_ANSWERS])
 def test_a_sequence_of_no_step_is_pooled_as_in_the_engine(take: str, between: str) -> None:
