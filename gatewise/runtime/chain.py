@@ -47,6 +47,7 @@ from gatewise.runtime.steps import (
     axis_at,
     way_out,
     width_of,
+    with_last_step,
 )
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
@@ -292,17 +293,16 @@ class Walk(PooledWalk):
             raise self.refuse_packs(
                 node, "an index into padded sequences does not mean the last step of each"
             )
-        time = next((k for k, axis in enumerate(x.axes) if axis == 1 - (self.batch_axis or 0)), None)
+        time = next((k for k, axis in enumerate(x.axes) if axis == self.time), None)
         items = list(index) if isinstance(index, tuple) else [index]
         wanted = [slice(None)] * (time or 0) + [-1]
         plain = items[: len(wanted)] == wanted and all(
             i in (slice(None), Ellipsis) for i in items[len(wanted) :]
         )
-        if self.batch_axis is None or time is None or not plain:
+        if time is None or not plain:
             raise self.refuse(node, f"the index {index} is not the last time step")
-        return replace(
-            x, steps=(*x.steps, Step("last_step")), axes=tuple(a for k, a in enumerate(x.axes) if k != time)
-        )
+        axes = tuple(axis for k, axis in enumerate(x.axes) if k != time)
+        return replace(x, steps=with_last_step(x.steps), axes=axes)
 
     def last_state(self, node: fx.Node, x: LastStates, index: Any) -> Value | HalfState:
         module = x.steps[-1].module
@@ -338,7 +338,7 @@ class Walk(PooledWalk):
         values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value | Packed)]
         if (
             len(values) != 1
-            or not values[0].steps
+            or all(step.kind != "recurrent" for step in values[0].steps)
             or self.batch_axis is None
             or isinstance(values[0], Packed)
         ):

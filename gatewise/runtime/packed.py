@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.readers.names import PACKS, name_of
 from gatewise.readers.record import is_written
-from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Packed, Size, Step, Value, way_out
+from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Packed, Size, Value, way_out, with_last_step
 
 SAME_NUMBERS = ("cpu", "long", "detach", "to", "tolist")  # methods that may leave lengths what they are
 
@@ -106,7 +106,7 @@ class PackedWalk:
         batch, time = items.get(self.batch_axis), items.get(1 - (self.batch_axis or 0))
         if not rest or not self.counts_batch(batch) or not self.is_end(time):
             return None
-        return Value((*x.steps, Step("last_step")), (self.batch_axis, "C"))
+        return Value(with_last_step(x.steps), (self.batch_axis, "C"))
 
     def counts_batch(self, node: Any) -> bool:
         """torch.arange(B)"""

@@ -10,6 +10,7 @@ from torch import nn
 
 from gatewise.nn.lookup import cell_of, is_single_step
 
+POOLS = ("mean", "max")  # over time
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
 NO_PACKS = (
     "Load the saved model into a class whose forward() leaves packing out; then "
@@ -25,9 +26,6 @@ NO_LAYER = (
 def way_out(model: nn.Module) -> str:
     """accelerate() leaves cells as they are."""
     return NO_LOOPS if any(map(is_single_step, model.modules())) else WAY_OUT
-
-
-POOLS = ("mean", "max")  # over time
 
 
 class ChainError(ValueError):
@@ -137,6 +135,13 @@ class Size:
 
 
 OnPath = Value | Packed | LastStates | HalfState | WithUnitAxis
+
+
+def with_last_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The last position of what the steps give, taken right behind the last recurrent layer: what follows that works
+    on every position by itself."""
+    behind = max((k + 1 for k, step in enumerate(steps) if step.kind == "recurrent"), default=len(steps))
+    return (*steps[:behind], Step("last_step"), *steps[behind:])
 
 
 def axis_at(x: Value, dim: Any) -> Any:

@@ -38,6 +38,7 @@ NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: (m.rnn(x), x.tanh().mean(1))[1],
         "the mean is not over steps of a recurrent layer",
     ),
+    "last step beside the layer": (lambda m, x: (m.rnn(x), x.tanh()[:, -1])[1], "with a recurrent layer"),
     "maximum of everything": (lambda m, x: m.rnn(x)[0].max(), "max.. over anything but time"),
     "maximum of two": (lambda m, x: torch.max(m.rnn(x)[0], m.rnn(x)[0]), "max.. of two values"),
     "where the maximum is": (lambda m, x: m.rnn(x)[0].max(1).indices, "must return one answer"),
@@ -452,6 +453,12 @@ def test_the_last_state_of_one_layer_is_its_first() -> None:
     two = Net(lambda m, x: m.fc(m.rnn(x)[1][0][0]), rnn=nn.LSTM(E, H, 2), fc=nn.Linear(H, 2))
     with pytest.raises(ChainError, match=r"only the last layer's h"):
         find_chain(two)
+
+
+def test_the_last_step_is_taken_before_what_works_on_every_step() -> None:
+    """So that a head reads one step and not all of them."""
+    model = lstm_net(lambda m, x: m.fc(torch.relu(m.rnn(x)[0]))[:, -1])
+    assert kinds(model) == ["recurrent", "last_step", "relu", "linear"]
 
 
 @pytest.mark.parametrize(

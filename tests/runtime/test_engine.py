@@ -157,6 +157,15 @@ def test_a_sequence_of_no_step_is_pooled_as_its_last_step(take: str, between: st
     torch.testing.assert_close(again[0], pooled.answer(pooled.x)[0], **CLOSE)
 
 
+@pytest.mark.parametrize("between", ["", "sigmoid"])
+def test_a_piece_without_a_step_leaves_the_answer_so_far(between: str) -> None:
+    case = build(3, {**VECTORS, "between": between, "take": "last"})
+    engine = gw.Engine(case.small)
+    before, state = engine(case.x)
+    after, _ = engine(case.x, state, lengths=[0, 4])
+    torch.testing.assert_close(after[0], before[0], **CLOSE)
+
+
 @pytest.mark.parametrize("scores", ["tanh", "sigmoid"])
 def test_a_removed_channel_goes_through_every_function(scores: str) -> None:
     """A neuron with z = 0 is 0, then sigmoid(0), then a function of that."""
