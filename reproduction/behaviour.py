@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 
 import torch
-from patterns import ONLY_OUTPUT
+from gate_patterns import ONLY_OUTPUT
 from stored import StoredRun
 from torch import Tensor, nn
 

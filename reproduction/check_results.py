@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from patterns import live_gates
+from gate_patterns import live_gates
 from stored import RESULTS, StoredRun, stored_rows, stored_runs
 
 from gatewise.tasks.files import GATES, MODEL

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from behaviour import Gradients, gradients, output_only_constants, own_gradients, trace
-from patterns import FULL, ONLY_OUTPUT, OutputOnly, compared, live_gates, rates
+from gate_patterns import FULL, ONLY_OUTPUT, OutputOnly, compared, live_gates, rates
 from stored import StoredRun
 
 from gatewise.analyse.gate_map import CONSTANT
