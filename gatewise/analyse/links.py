@@ -116,7 +116,7 @@ def driving(
         if scale is not None:
             vectors = vectors * scale.detach().cpu().float()[:, None]
         n = len(vectors)
-        known = list(symbols or ())[:n]
+        known = list(symbols or ())
         return vectors, [*known, *(f"word {k}" for k in range(len(known), n))]
     if not reads and symbols is not None and len(symbols) == width:
         return None, symbols

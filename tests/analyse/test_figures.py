@@ -265,6 +265,15 @@ def test_the_norm_of_a_gate_knows_nothing_of_its_neuron() -> None:
     torch.testing.assert_close(group_norms(net).values, before)
 
 
+def test_a_gate_whose_variable_is_zero_is_constant() -> None:
+    net = Network(nn.LSTM(2, 3))
+    gw.Variational(net, n_train=10)
+    with torch.no_grad():
+        net.rnn.gate_scale_l0_log_sigma[1, 2] = 9.0  # f of neuron 2
+    (values,) = group_norms(net, 0.0).values.values()
+    assert values.isinf().nonzero().flatten().tolist() == [1 * 3 + 2]
+
+
 def test_norms_of_gates_and_the_constant_ones(tmp_path: Path) -> None:
     net = Network(nn.LSTM(2, 3))
     with torch.no_grad():

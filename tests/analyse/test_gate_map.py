@@ -140,6 +140,11 @@ def test_order_and_sample() -> None:
     assert len(drawn.neurons) == 2
     assert drawn.neurons.tolist() == sorted(drawn.neurons.tolist())
     assert drawn.neurons.tolist() == layer.sample(2, seed=3).neurons.tolist()
+    seeds = [
+        GateMap({"rnn.l0": layer}).sample(2, seed).layers["rnn.l0"].neurons.tolist() for seed in range(9)
+    ]
+    assert seeds[3] == drawn.neurons.tolist()
+    assert len({tuple(neurons) for neurons in seeds}) > 1
     assert layer.sample(99).neurons.tolist() == layer.neurons.tolist()
     with pytest.raises(ValueError, match=r"rnn.l0: a sample of -1"):
         layer.sample(-1)

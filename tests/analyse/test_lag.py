@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from networks import Net
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -145,8 +146,13 @@ def test_padding_is_no_step() -> None:
     mask = torch.ones(7, 2, dtype=torch.bool)
     mask[:3, 1] = False
     packed = pack_padded_sequence(torch.cat([long, torch.cat([short, torch.randn(3, 1, 3)])], 1), [7, 4])
-    unpadded = PackedNetwork(net.rnn)
-    for other in (lag_curves(net, [(padded, mask)], lags=6), lag_curves(unpadded, [(packed,)], lags=6)):
+    unpadded, turned = PackedNetwork(net.rnn), copy.deepcopy(net)
+    turned.rnn.batch_first = True
+    for other in (
+        lag_curves(net, [(padded, mask)], lags=6),
+        lag_curves(turned, [(padded.transpose(0, 1), mask.T)], lags=6),
+        lag_curves(unpadded, [(packed,)], lags=6),
+    ):
         for name, layer in bare.layers.items():
             torch.testing.assert_close(other.layers[name].norms, layer.norms, rtol=1e-5, atol=1e-7)
             assert other.layers[name].sequences.tolist() == [2, 2, 2, 2, 1, 1, 1]
@@ -156,6 +162,13 @@ def test_a_sequence_without_a_batch_is_a_batch_of_one() -> None:
     net, x = Network(nn.LSTM(2, 3)), torch.randn(5, 2)
     alone, batch = (lag_curves(net, [(given,)], lags=3).layers["rnn.l0"].norms for given in (x, x[:, None]))
     torch.testing.assert_close(alone, batch)
+
+
+def test_the_input_may_be_given_by_its_name() -> None:
+    net, x = Network(nn.LSTM(2, 3)), torch.randn(5, 1, 2)
+    named = Net(lambda m, x: m.fc(m.rnn(input=x)[0]), rnn=net.rnn, fc=net.fc)
+    curves = [lag_curves(model, [(x,)], lags=3).layers["rnn.l0"].norms for model in (net, named)]
+    torch.testing.assert_close(*curves)
 
 
 def test_lags_nobody_has_are_missing_in_json() -> None:

@@ -79,6 +79,22 @@ def test_a_layer_whose_column_is_zero_is_no_reader() -> None:
     assert readers == [{"its own layer", "fc"}] * 3 + [{"its own layer"}]
 
 
+def test_links_are_what_evaluation_computes_with() -> None:
+    """Both biases of a gate, and weights times the variables of inputs and gates."""
+    model = Classifier()
+    gw.Variational(model, n_train=1)
+    w_ih, w_hh = (getattr(model.rnn, name).clone() for name in ("weight_ih_l0", "weight_hh_l0"))
+    with torch.no_grad():
+        model.rnn.gate_scale_l0[0, 1] = 3.0
+    neuron = find_links(model, map_gates(model), n=99)["rnn.l0"][1]
+    recurrent = {f"rnn.l0 {j}": 3 * w_hh[1, j].item() for j in range(4)}
+    assert dict(neuron.recurrent["i"]) == pytest.approx(recurrent, rel=1e-5)
+    first = 3 * (model.emb.weight[0] * model.rnn.input_scale) @ w_ih[1]
+    assert dict(neuron.inputs["i"])["word 0"] == pytest.approx(first.item(), rel=1e-4)
+    both = model.rnn.bias_ih_l0 + model.rnn.bias_hh_l0
+    assert neuron.bias == pytest.approx(both.view(4, 4)[:, 1].tolist())
+
+
 def test_a_word_drives_as_strongly_as_its_variable_lets_it() -> None:
     model = Classifier()
     gw.Variational(model, n_train=1, vocabulary=["emb"])
