@@ -42,6 +42,17 @@ def test_smaller_parts_need_no_more_scratch():
         assert sizes == sorted(sizes)
 
 
+def test_more_threads_than_before_get_their_own_scratch():
+    """Each part of a batch has a kernel's scratch to itself, more than one call of one thread had."""
+    case = make_case(5, n_x=20, n_units=200, live=1.0)
+    net = bindings.Network([[case.pack()]], 20)
+    x = as_float(np.random.default_rng(0).normal(size=(30, 64, 20)))
+    answers = [np.empty((30, 64, 200), np.float32) for _ in range(2)]
+    for threads, y in zip((1, 16), answers):
+        net.run(x, net.zero_state(64), y, 30, 64, False, None, threads)
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-5, atol=1e-6)
+
+
 def test_addresses_stand_for_arrays():
     case = make_case(2)
     net = bindings.Network([[case.pack()]], 7)
@@ -57,11 +68,17 @@ def test_addresses_stand_for_arrays():
     ("change", "error", "match"),
     [
         ({"x": np.zeros((2, 7))}, TypeError, "x: expected float32, got items of format 'd'"),
+        ({"x": np.zeros((2, 7), np.int32)}, TypeError, "x: expected float32, got items of format 'i'"),
+        ({"x": 0}, ValueError, "x: the address is 0"),
         ({"x": np.zeros((3, 7), np.float32)}, ValueError, "x: expected 14 items, got 21"),
         ({"state": np.zeros(3, np.float32)}, ValueError, "state: expected 32 items, got 3"),
         ({"y": np.zeros((2, 7), np.float32).T}, ValueError, "not C-contiguous"),
+        ({"y": np.frombuffer(bytes(40), np.float32)}, ValueError, "read-only"),
         ({"lengths": np.array([3], np.int32)}, ValueError, r"sequence 0 has length 3, outside 0\.\.2"),
+        ({"lengths": np.array([-1], np.int32)}, ValueError, r"sequence 0 has length -1, outside 0\.\.2"),
         ({"steps": 0}, ValueError, "steps: expected a number from 1 on, got 0"),
+        ({"steps": 2**32 + 2}, ValueError, "steps: expected a number from 1 on, got 4294967298"),
+        ({"steps": 2**16, "batch": 2**16}, ValueError, r"steps \* batch = 4294967296 is more than 2\^31 - 1"),
     ],
 )
 def test_wrong_arrays_are_refused(change, error, match):

@@ -70,26 +70,30 @@ def test_steps_of_a_stream_equal_one_sequence(cell, isa):
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("subset", [False, True])
 def test_large_layers_step_ahead(cell, subset, isa):
-    """Half of the last layer's products come first in a step, half last, in turns; a sequence has no halves."""
+    """Half of the last layer's products come first in a step, half last, in turns; a sequence has no halves.
+
+    On two threads, each of which begins at its own sequences.
+    """
     below = make_case(4, "LSTM", n_x=6, n_units=9, subset=False)
     above = make_case(4, cell, n_x=9, n_units=190, live=1.0, subset=subset)
     assert above.w_hh.size >= 1 << 16 or subset  # from where network.c does it
     alone = make_case(7, cell, n_x=6, n_units=180, live=1.0, subset=False)
     rng = np.random.default_rng(0)
-    embedding, ids = as_float(rng.normal(size=(5, 6))), rng.integers(0, 5, (6, 3))
+    embedding, ids = as_float(rng.normal(size=(5, 6))), rng.integers(0, 5, (6, 9))
     folded = alone.pack(embedding=embedding)
     nets = (
         (bindings.Network([[below.pack()], [above.pack()]], 6, isa=isa), as_float(embedding[ids])),
         (bindings.Network([[alone.pack()]], 6, isa=isa), as_float(embedding[ids])),
         (bindings.Network([[folded]], 6, n_words=5, isa=isa), ids),
+        (bindings.Network([[below.pack(embedding=embedding)], [above.pack()]], 6, n_words=5, isa=isa), ids),
     )
     for net, x in nets:
-        whole, single = np.empty((6, 3, net.width), np.float32), np.empty((6, 3, net.width), np.float32)
-        state, stream = net.zero_state(3), net.zero_state(3)
-        net.run(x, state, whole, 6, 3, False, np.array([6, 4, 5], np.int32), 1)
+        whole, single = np.empty((6, 9, net.width), np.float32), np.empty((6, 9, net.width), np.float32)
+        state, stream = net.zero_state(9), net.zero_state(9)
+        net.run(x, state, whole, 6, 9, False, np.array([6, 4, 5] * 3, np.int32), 1)
         for t in range(6):
-            here = np.array([1, t < 4, t < 5], np.int32)
-            net.run(np.ascontiguousarray(x[t]), stream, single[t], 1, 3, False, here, 1)
+            here = np.array([1, t < 4, t < 5] * 3, np.int32)
+            net.run(np.ascontiguousarray(x[t]), stream, single[t], 1, 9, False, here, 2)
         np.testing.assert_allclose(single, whole, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(stream, state, rtol=1e-4, atol=1e-5)
 
@@ -273,7 +277,8 @@ def test_a_maximum_may_be_of_negative_numbers():
 @pytest.mark.parametrize("n", [1, 5, 16, 33])
 def test_softmax(n):
     rng = np.random.default_rng(n)
-    y = as_float(30 * rng.normal(size=(3, n)))
+    # The last rows have a large score each, in every place in turn: exp() of it alone would be too large.
+    y = as_float(np.concatenate([30 * rng.normal(size=(3, n)), 200 * np.eye(n)]))
     expected = np.exp(y - y.max(axis=1, keepdims=True).astype(float))
     expected /= expected.sum(axis=1, keepdims=True)
     for isa in ISAS:
