@@ -79,8 +79,10 @@ class Compiled:
         self.final, self.streams = bool(self.library.probe(1) & 2), bool(self.library.probe(1) & 1)
         narrow = narrow_chain(model)
         self.width, self.words = narrow.width, narrow.chain.words
-        if self.report.weight_file is None:
-            assert self.size == self.report.ram_bytes
+        # With a weight file there is a pointer, of 4 bytes in the report.
+        pointer_bytes = ctypes.sizeof(ctypes.c_void_p) if self.report.weight_file else 4
+        ram = self.report.ram_bytes - 4 + pointer_bytes
+        assert self.size == -(-ram // pointer_bytes) * pointer_bytes
 
     def instance(self) -> Any:
         state = np.full(self.size + self.GUARD, 0xFF, np.uint8)

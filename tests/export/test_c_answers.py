@@ -91,6 +91,14 @@ def test_instances_do_not_meet(kernels: list[Path], tmp_path: Path) -> None:
     np.testing.assert_array_equal(compiled.step(states[0], inputs[0][0]), turns[0][0])
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_with_two_directions_every_call_begins_anew(k: int, kernels: list[Path], tmp_path: Path) -> None:
+    case = variety(k)
+    compiled = Compiled(case.small, tmp_path, kernels)
+    state, x = compiled.instance(), sequences(case)[0]
+    np.testing.assert_array_equal(compiled.run(state, x), compiled.run(state, x))
+
+
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("empty", ["rnn.weight_ih_l1", "rnn.weight_hh_l0", "emb.weight", "fc.weight"])
 def test_what_is_gone(cell: str, empty: str, kernels: list[Path], tmp_path: Path) -> None:
@@ -125,6 +133,25 @@ def test_words(n_words: int, kept: float, fold: bool, kernels: list[Path], tmp_p
         assert (y == 7).all()
 
 
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_sparse_vectors(weights: str, kernels: list[Path], tmp_path: Path) -> None:
+    """Bits and what they stand for take the fewest bytes; a removed word is a zero vector, whole columns are read."""
+    torch.manual_seed(0)
+    case = build(5, OPTIONS | {"words": 60, "size": 24, "density": 1.0, "layers": 1})
+    with torch.no_grad():
+        keep = torch.rand(60, 24) < 0.1
+        keep[:, 0] = True
+        keep[::5] = False
+        case.model.emb.weight.normal_().mul_(keep)
+    case.small = gw.compress(case.model)
+    compiled = Compiled(case.small, tmp_path, kernels, weights=weights, fold_embedding=False)
+    assert "gw_embed_matrix" in (compiled.report.path / "model.c").read_text()
+    words = np.arange(60)
+    narrow = narrow_chain(case.small)
+    expected = answer(rounded(narrow, False) if weights == "int8" else narrow, words)
+    np.testing.assert_allclose(compiled.run(compiled.instance(), words), expected, **CLOSE)
+
+
 def test_without_y_only_the_state_moves(kernels: list[Path], tmp_path: Path) -> None:
     for k in (0, 1, 5, 6):
         case = variety(k)
@@ -140,10 +167,11 @@ def test_without_y_only_the_state_moves(kernels: list[Path], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scores", [torch.softmax, torch.log_softmax])
-def test_large_scores_do_not_overflow(scores: Any, kernels: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [0, 1])
+def test_large_scores_do_not_overflow(scores: Any, large: int, kernels: list[Path], tmp_path: Path) -> None:
     model = Net(lambda m, x: scores(m.fc(m.rnn(x)[0]), -1), rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2)).eval()
     with torch.no_grad():
-        model.fc.bias.copy_(torch.tensor([3e3, -3e3]))
+        model.fc.bias.fill_(-3e3)[large] = 3e3
         x = torch.randn(4, 1, 3)
         expected = model(x)[:, 0].numpy()
     compiled = Compiled(model, tmp_path, kernels)
@@ -193,5 +221,10 @@ def test_weight_file(kernels: list[Path], tmp_path: Path) -> None:
     assert compiled.library.model_load(pointer(state), pointer(room, start + 4), size) == 0
     got = compiled.run(state, sequences(case)[0])
     np.testing.assert_allclose(got, case.answer(case.x).numpy().reshape(got.shape), **CLOSE)
+    bad = changed(64)
+    assert (
+        compiled.library.model_load(pointer(state), pointer(bad), size) != 0
+    )  # what was loaded is gone, too
+    assert compiled.library.model_run(pointer(state), 1, None, None) == number["NOT_LOADED"]
     compiled.report.weight_file.write_bytes(changed(len(good) - 1).tobytes())
     assert "cannot be loaded" in run("make", "check", "OPTIMIZE=-O0", cwd=folder, expect=2)

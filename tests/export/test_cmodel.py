@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from compiled import VARIETY, run, variety
 
+import gatewise as gw
 from gatewise.export.carrays import Arrays, literal
-from gatewise.export.cmodel import layer_scratch, pack
+from gatewise.export.cmodel import LAYER_BYTES, MATRIX_BYTES, layer_scratch, pack
 from gatewise.runtime.bindings import _layer
 from gatewise.runtime.narrow import Level, narrow_chain
 
@@ -28,6 +29,19 @@ def test_a_literal_is_its_float(value: float) -> None:
 def test_the_checksum_is_of_every_byte() -> None:
     content = Arrays({"a": np.arange(5000, dtype=np.int32), "b": np.ones(3, np.int8)}).file()
     assert np.frombuffer(content, "<u4", 4)[2:].tolist() == [len(content), zlib.crc32(content[64:])]
+
+
+@pytest.mark.parametrize("k", range(len(VARIETY)))
+def test_flash_is_every_constant_of_the_source(k: int, tmp_path: Path) -> None:
+    """Arrays and the structs that point to them, of pointers of 4 bytes; in a weight file or not."""
+    sizes = {"float": 4, "int32_t": 4, "uint16_t": 2, "int16_t": 2, "int8_t": 1}
+    sizes |= {"gw_layer": LAYER_BYTES, "gw_matrix": MATRIX_BYTES}
+    small, options = variety(k).small, {"weights": ("float32", "int8")[k % 2]}
+    report = gw.export.to_c(small, tmp_path / "m", **options)
+    source = (tmp_path / "m" / "model.c").read_text()
+    found = re.findall(r"^static const (\w+) \w+(?:\[(\d+)\])? = ", source, re.M)
+    assert report.flash_bytes == sum(sizes[kind] * int(n or 1) for kind, n in found)
+    assert gw.export.to_c(small, tmp_path / "m", file_above=0, **options).flash_bytes == report.flash_bytes
 
 
 def test_scratch_is_what_the_kernels_ask_for(kernels: list[Path], tmp_path: Path) -> None:
