@@ -146,6 +146,7 @@ BIG[4, 2, 1] = 1e300
         ({"z": GOOD}, r"holds arrays \['z'\]; it needs x"),
         ({"x": GOOD, "w": GOOD}, r"holds arrays \['w', 'x'\]"),
         ({"x": GOOD, "y_test": np.zeros(3)}, r"holds y_test, but no x_test"),
+        ({"x": GOOD, "lengths_test": np.full(3, 5)}, r"holds lengths_test, but no x_test"),
         ({"x": np.zeros(5)}, r"x has shape \(5,\); it must be \(N, T, I\)"),
         ({"x": np.zeros((0, 5))}, r"nothing empty"),
         ({"x": np.full((4, 4), "a")}, r"x holds <U1; it must hold real numbers"),
@@ -175,6 +176,11 @@ BIG[4, 2, 1] = 1e300
 def test_what_cannot_be_used_is_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         npz_series(save(tmp_path, **arrays))
+
+
+def test_a_file_without_classes_is_none_for_a_classifier(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no classes y of shape \(N,\), but the model tells 2 apart"):
+        npz_series(save(tmp_path, x=GOOD), classes=(0, 1))
 
 
 def test_files_that_are_not_npz_are_named(tmp_path: Path) -> None:
