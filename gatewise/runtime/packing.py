@@ -231,9 +231,10 @@ def pack_layer(
     n_gates, n_units = all_bias.shape
     order = np.argsort(np.asarray(slot, np.int64), kind="stable")
     sorted_slot = np.asarray(slot, np.int64)[order]
-    w_in, w_rec = np.asarray(w_ih, np.float32)[order], np.asarray(w_hh, np.float32)[order]
+    w_in, w_rec = np.asarray(w_ih, np.float32), np.asarray(w_hh, np.float32)
     b_hn = np.zeros(n_units, np.float32) if bias_hn is None else np.asarray(bias_hn, np.float32)
     _check_layer(cell, n_gates, n_units, sorted_slot, w_in, w_rec, b_hn, inputs, reads, scale)
+    w_in, w_rec = w_in[order], w_rec[order]
 
     is_live = np.zeros(n_gates * n_units, bool)
     is_live[sorted_slot] = True

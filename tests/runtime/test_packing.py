@@ -62,6 +62,31 @@ def test_wrong_structures_are_refused():
         )
 
 
+WHOLE = make_case(4, n_x=7, n_units=5, live=1.0, subset=False)  # 20 rows
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cell": "RNN"}, "cell 'RNN' with 'sigmoid': expected one of"),
+        ({"squash": "relu"}, "cell 'LSTM' with 'relu'"),
+        ({"cell": "GRU"}, "bias: a GRU has 3 gates, not 4"),
+        ({"w_ih": WHOLE.w_ih[1:]}, "slot has 20 rows, w_ih 19 and w_hh 20"),
+        ({"w_hh": np.repeat(WHOLE.w_hh, 2, axis=0)}, "slot has 20 rows, w_ih 20 and w_hh 40"),
+        ({"slot": WHOLE.slot + 1}, "different numbers from 0 to 19"),
+        ({"slot": WHOLE.slot - 1}, "different numbers from 0 to 19"),
+        ({"w_hh": WHOLE.w_hh[:, 1:]}, "w_hh has 4 columns, but 5 neurons are read"),
+        ({"reads": np.arange(4)}, "w_hh has 5 columns, but 4 neurons are read"),
+        ({"inputs": np.arange(6)}, "w_ih has 7 columns, but 6 inputs are read"),
+        ({"bias_hn": np.zeros(4)}, "one number for each of 5 neurons"),
+        ({"scale": np.ones(6)}, "one number for each of 5 neurons"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(WHOLE, **change).pack()
+
+
 def test_tables_that_do_not_fit_are_refused():
     case = make_case(4, n_x=7, n_units=5, live=1.0)
     vectors = np.zeros((4, 7), np.float32)
