@@ -111,3 +111,11 @@ def test_the_fewest_bytes() -> None:
             sizes = {form: pack_matrix(w, form, True, int8).nbytes for form in FORMS}
             assert chosen == min(sizes.values())
             assert sizes["masked"] == chosen or density not in (0.2, 0.5)
+
+
+def test_a_single_column_stays_float() -> None:
+    """Its scales would take as many bytes as it does."""
+    assert pack_matrix(np.ones((9, 1)), int8=True).scale is None
+    case = make_case(1, n_x=7, n_units=2, live=0.3)
+    assert len(case.slot) == 1
+    assert case.pack(embedding=np.ones((4, 7)), int8=True).table_scale is None

@@ -277,8 +277,10 @@ def test_a_maximum_may_be_of_negative_numbers():
 @pytest.mark.parametrize("n", [1, 5, 16, 33])
 def test_softmax(n):
     rng = np.random.default_rng(n)
-    # The last rows have a large score each, in every place in turn: exp() of it alone would be too large.
-    y = as_float(np.concatenate([30 * rng.normal(size=(3, n)), 200 * np.eye(n)]))
+    # The last rows have two large scores, everywhere in turn and in one lane of a vector. Unless the larger one is
+    # taken away first, exp() of both is as large as it gets, and they look alike.
+    large = 200 * np.eye(n) + 190 * np.roll(np.eye(n), 16, axis=1)
+    y = as_float(np.concatenate([30 * rng.normal(size=(3, n)), large]))
     expected = np.exp(y - y.max(axis=1, keepdims=True).astype(float))
     expected /= expected.sum(axis=1, keepdims=True)
     for isa in ISAS:
