@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from kernel_cases import as_float, make_case
+from kernel_cases import ISAS, TOLERANCE, as_float, make_case, reference
 from numpy.typing import NDArray
 
 from gatewise.runtime import bindings
+from gatewise.runtime.packing import pack_matrix
 
 
 def test_calls_from_many_threads_do_not_meet():
@@ -40,6 +44,51 @@ def test_smaller_parts_need_no_more_scratch():
     for steps in (1, 7, 200):
         sizes = [size(ctypes.addressof(layer), steps, n) for n in range(1, 200)]
         assert sizes == sorted(sizes)
+
+
+class Batch(ctypes.Structure):
+    """gw_batch"""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int32) for name in ("steps", "size", "reverse", "phase")),
+        *((name, ctypes.c_void_p) for name in ("lengths", "order")),
+        ("ahead", ctypes.c_int32),
+    ]
+
+
+class Steps(ctypes.Structure):
+    """gw_steps"""
+
+    _fields_: ClassVar = [("data", ctypes.c_void_p), ("time", ctypes.c_ssize_t), ("batch", ctypes.c_ssize_t)]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("forms", list(itertools.permutations(("dense", "sparse", "masked"))))
+def test_a_layer_stays_within_the_scratch_it_asks_for(forms, cell, isa):
+    """Whichever of its matrices needs the most."""
+    case = make_case(5, cell, n_x=3, n_units=20, live=1.0, subset=False)
+    packed = case.pack()
+    matrices = zip(("w_ih", "w_hh", "w_hn"), forms)
+    joint = packed.w_hh.rows
+    rows = np.argsort(case.slot)
+    dense = {"w_ih": case.w_ih[rows], "w_hh": case.w_hh[rows][:joint], "w_hn": case.w_hh[rows][joint:]}
+    packed = replace(packed, **{name: pack_matrix(dense[name], form) for name, form in matrices})
+    layer, kernels = bindings._layer(packed), bindings.kernels()[isa].contents
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(kernels.layer_run)
+    for steps, size in ((1, 1), (1, 4), (3, 5), (1, 20)):
+        needed = kernels.layer_scratch(ctypes.addressof(layer), steps, size)
+        scratch = np.full(needed + 5000, 7, np.float32)
+        x, y = np.ones((steps, size, 3), np.float32), np.empty((steps, size, 20), np.float32)
+        state = np.zeros((2, size, 32), np.float32)
+        given = Steps(x.ctypes.data, 3 * size, 3), Steps(y.ctypes.data, 20 * size, 20)
+        batch = Batch(steps, size)
+        first, second = (ctypes.addressof(part) for part in given)
+        run(ctypes.addressof(layer), ctypes.addressof(batch), first, None, state[0].ctypes.data, state[1].ctypes.data,
+            second, scratch.ctypes.data)  # fmt: skip
+        assert (scratch[needed:] == 7).all()
+        zero = np.zeros((size, 20))
+        np.testing.assert_allclose(y, reference(case, x.astype(float), zero, zero)[0], **TOLERANCE)
 
 
 def test_more_threads_than_before_get_their_own_scratch():

@@ -183,6 +183,8 @@ def test_the_official_training_file_is_preferred_over_the_subset(tmp_path: Path)
     assert "train" in data.words
     assert "train_subset" not in data.words
     assert "trained on" not in data.note
+    for file in ("train.csv", "test.csv"):  # these few rows are neither
+        assert f"{file} is not the published file" in data.note
 
 
 def test_the_subset_is_taken_whole_and_every_result_must_say_so(tmp_path: Path) -> None:
