@@ -155,6 +155,7 @@ def test_errors(tmp_path: Path) -> None:
         ({"name": "while"}, "a name of C"),
         *(({"name": file.split(".")[0]}, "a name of C") for file in KERNELS),
         ({"name": "math"}, "no other file or header"),
+        ({"name": "Golden"}, "no other file or header"),  # one file where upper and lower case are the same
         ({"name": "net\n"}, "a name of C"),
         ({"name": "netz_ä"}, "a name of C"),
         ({"name": "gw"}, "a name of C"),

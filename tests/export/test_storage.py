@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.export.storage import decode, encode
+from gatewise.export.storage import Entry, decode, encode
 
 
 @given(rows=st.integers(0, 9), columns=st.integers(0, 9), density=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
@@ -36,8 +36,8 @@ def test_storage_is_bit_exact_and_never_larger(
 
 
 def test_wide_matrices_have_wide_column_ids() -> None:
-    matrix = torch.zeros(2, 70_000)
-    matrix[1, 69_999] = 1.5
+    matrix = torch.zeros(2, 65_537)
+    matrix[1, 65_536] = 1.5
     entry, stored = encode("w", matrix)
     assert stored["w:columns"].dtype == torch.int32
     assert torch.equal(decode("w", entry, stored), matrix)
@@ -91,6 +91,13 @@ def test_an_index_list_takes_the_narrowest_type(content: list[int], dtype: torch
     back = decode("rows", entry, stored)
     assert back.dtype == torch.int64
     assert back.tolist() == content
+
+
+@pytest.mark.parametrize("change", [{"form": "packed"}, {"dtype": "float31"}, {"dtype": "nn"}])
+def test_an_entry_of_another_version_is_refused(change: dict[str, str]) -> None:
+    fields = encode("w", torch.ones(3, 7))[0].to_dict()
+    with pytest.raises(ValueError, match=r"form '.*' with dtype '.*' is not known"):
+        Entry.from_dict(fields | change)
 
 
 def test_dense_numbers_of_another_type_are_refused() -> None:

@@ -101,6 +101,13 @@ def test_an_entry_with_blanks_is_not_the_word_before_the_blank(tmp_path: Path) -
     assert {w: v.tolist() for w, v in read_vectors(tmp_path / "a.txt", {"."}, 2).items()} == {".": [5, 6]}
 
 
+def test_the_first_of_two_entries_counts_and_a_number_may_be_a_word(tmp_path: Path) -> None:
+    """Glove has words twice; a first line of a number and its vector is no header `N E`."""
+    (tmp_path / "a.txt").write_text("7 1 2\ncat 3 4\ncat 5 6\n")
+    found = read_vectors(tmp_path / "a.txt", {"7", "cat", "dog"}, 2)
+    assert {w: v.tolist() for w, v in found.items()} == {"7": [1, 2], "cat": [3, 4]}
+
+
 def test_another_length_is_refused_with_both_numbers(tmp_path: Path) -> None:
     for name in ("a.npz", "a.bin", "a.txt"):
         with pytest.raises(DataError, match=r"its vectors have 2 numbers, the embedding has 300"):
