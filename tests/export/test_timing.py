@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -14,6 +16,7 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.cli import main
+from gatewise.export import timing
 from gatewise.export.timing import dense_original, race, ratio, same_answers, take_turns
 from gatewise.nn.lookup import cell_of
 
@@ -43,6 +46,32 @@ def test_turns() -> None:
     assert [len(found) for found in times.values()] == [5, 5]
     assert times["a"] == pytest.approx([1e-3 / 20] * 5)
     assert ratio([2.0, 9.0, 4.0], [1.0, 1.0, 2.0]) == 2
+
+
+def test_a_block_of_slow_calls_has_fewer_of_them() -> None:
+    """Two calls of 20 ms in 50 ms; one of what takes longer."""
+    now, said = [0.0], [0, 0]
+
+    def call(k: int, seconds: float) -> None:
+        now[0] += seconds
+        said[k] += 1
+
+    slow = {"a": lambda: call(0, 0.02), "b": lambda: call(1, 0.09)}
+    times = take_turns(slow, seconds=0, clock=lambda: now[0])
+    assert said == [2 + 6 * 2, 2 + 6 * 1]
+    assert times["a"] == pytest.approx([0.02] * 5)
+
+
+def test_the_engine_has_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def turns(contenders: Mapping[str, Any], seconds: float) -> dict[str, list[float]]:
+        seen.append((contenders["gatewise engine"].func.threads, torch.get_num_threads()))
+        return {name: [1.0] for name in contenders}
+
+    monkeypatch.setattr(timing, "take_turns", turns)
+    race(gw.compress(nn.LSTM(3, 4)), steps=3, batch=2, threads=2)
+    assert seen == [(2, 2)] * 3
 
 
 def test_contenders_must_agree() -> None:

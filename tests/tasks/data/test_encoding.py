@@ -57,6 +57,15 @@ def write(path: Path, rows: list[tuple[str, str]]) -> Path:
     return path
 
 
+def test_words_beyond_the_vocabulary_are_rare(tmp_path: Path) -> None:
+    """vocab_size counts the three special ids: of 5, two words have one of their own, in training and afterwards."""
+    path = write(tmp_path / "a.csv", [("a b c d", kind) for kind in "xy"] * 9)
+    corpus = csv_texts(path, rules=TextRules(vocab_size=5))
+    kept = encoding_of(corpus)
+    assert (kept.symbols[3:], kept.rare) == (("a", "b"), ("c", "d", "</s>"))
+    assert corpus.train.inputs[0].tolist() == kept.encode("a b c d").tolist() == [1, 3, 4, 2, 2, 2]
+
+
 @pytest.fixture(scope="module")
 def mails(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that tells good words from bad ones, and data whose word and class orders are others."""
