@@ -9,11 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from compiled import VARIETY, run, variety
+from networks import tagger
+from torch import nn
 
 import gatewise as gw
 from gatewise.export.carrays import Arrays, literal
 from gatewise.export.cmodel import LAYER_BYTES, MATRIX_BYTES, layer_scratch, pack
+from gatewise.export.golden import golden_input
 from gatewise.runtime.bindings import _layer
 from gatewise.runtime.narrow import Level, narrow_chain
 
@@ -24,6 +28,17 @@ def test_a_literal_is_its_float(value: float) -> None:
     text = literal(float(np.float32(value)))
     assert re.fullmatch(r"-?(\d+\.\d+(e[-+]\d+)?|\d+e[-+]\d+)f", text)
     assert np.float32(text[:-1]) == np.float32(value)
+
+
+def test_golden_words_are_not_all_removed_ones() -> None:
+    """Of a vocabulary with few kept words a draw would show the bias and little else."""
+    emb = nn.Embedding(5000, 3)
+    with torch.no_grad():
+        emb.weight[20:] = 0
+    narrow = narrow_chain(gw.compress(tagger(nn.LSTM(3, 2), emb=emb)))
+    words = golden_input(narrow, 12)
+    assert (words[::2] < 20).all()
+    assert (words[1::2] >= 20).any()
 
 
 def test_the_checksum_is_of_every_byte() -> None:

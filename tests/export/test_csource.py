@@ -148,6 +148,18 @@ def test_numbers_beside_the_weights_are_finite_too(field: str, named: str, tmp_p
         gw.export.to_c(small, tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("name", "where"), [("rnn.layers.0.bias", "rnn, layer 0"), ("fc.weight", "link 1 of the chain")]
+)
+def test_what_is_not_finite_is_named_where_no_literal_would_be(name: str, where: str, tmp_path: Path) -> None:
+    """A weight file has no literals, and would hold a NaN."""
+    small = gw.compress(Net(chain, rnn=nn.LSTM(3, 2), fc=nn.Linear(2, 2)))
+    with torch.no_grad():
+        small.get_parameter(name).fill_(float("nan"))
+    with pytest.raises(ValueError, match=rf"{where}: {name.rpartition('.')[2]} is not finite"):
+        gw.export.to_c(small, tmp_path / "m", file_above=0)
+
+
 def test_errors(tmp_path: Path) -> None:
     small, target = variety(0).small, tmp_path / "m"
     for options, message in (
@@ -173,6 +185,18 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rnn, layer 0: w_hh is not finite"):
         gw.export.to_c(small, target)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("file", [False, True])
+def test_the_folder_says_how_it_is_used(file: bool, bidirectional: bool, tmp_path: Path) -> None:
+    model = nn.LSTM(3, 2, bidirectional=bidirectional)
+    gw.export.to_c(model, tmp_path / "m", name="net", file_above=0 if file else 1 << 20)
+    readme = (tmp_path / "m" / "README.md").read_text()
+    said = {call: f"net_{call}(&state" in readme for call in ("load", "reset", "step", "run")}
+    assert said == {"load": file, "reset": not file, "step": not bidirectional, "run": bidirectional}
+    marker = json.loads((tmp_path / "m" / "gatewise.json").read_text())
+    assert marker["weight_file"] == ("net.bin" if file else None)
 
 
 def test_a_model_in_training_mode_keeps_it(tmp_path: Path) -> None:

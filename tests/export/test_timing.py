@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from chains import WORDS, build
+from networks import tagger
 from torch import nn
 
 import gatewise as gw
@@ -100,6 +101,8 @@ def test_the_dense_original_has_the_original_sizes() -> None:
     assert isinstance(dense.rnn, nn.LSTM)
     sizes = (dense.emb.weight.shape, dense.rnn.weight_hh_l1.shape, dense.fc.weight.shape)
     assert sizes == ((5, 3), (16, 4), (3, 4))
+    without: Any = dense_original(gw.compress(tagger(nn.LSTM(2, 3), nn.Linear(3, 2, bias=False))))
+    assert without.fc.bias is None
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
