@@ -41,6 +41,12 @@ def test_random_chains(case: Case) -> None:
     np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
 
 
+def test_a_layer_reads_both_directions() -> None:
+    """The neurons of the second come after all of the first, removed ones too."""
+    case = build(1, PLAIN | {"bidirectional": True, "second": True, "dead": 0.3})
+    np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
+
+
 def test_what_a_removed_channel_adds_is_in_the_bias() -> None:
     """A neuron with z = 0 is sigmoid(0) to the layer after it, a constant that its columns are multiplied with."""
     case = build(1, PLAIN | {"bayes": True, "layers": 1, "between": "sigmoid", "second": True})
