@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from dataclasses import replace
@@ -15,8 +16,9 @@ from rich.console import Console
 
 import gatewise as gw
 from gatewise.runtime.bindings import NativeLibraryError
+from gatewise.tasks.data.language import Windows
 from gatewise.tasks.demo import run as demo
-from gatewise.tasks.demo.model import WordModel, perplexity
+from gatewise.tasks.demo.model import Plan, WordModel, perplexity, train
 from gatewise.tasks.demo.run import Settings, read_texts, run_demo
 from gatewise.tasks.demo.speed import microseconds_per_word
 from gatewise.tasks.demo.text import paragraphs, python_reference
@@ -145,6 +147,62 @@ def test_the_same_seed_gives_the_same_network(finished: tuple[dict[str, Any], Pa
     assert torch.get_num_threads() == threads
     for key in ("perplexity", "sparse", "history"):
         assert again[key] == finished[0][key]
+
+
+@pytest.mark.parametrize("method", ["lasso", "bayes", None])
+def test_a_penalty_belongs_to_a_sum_or_to_a_mean(method: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Group lasso's to the loss summed over a window of T words, KL / n_train to the mean of a word."""
+    text, model = Windows(torch.arange(40) % 5, batch_size=2, steps=7), WordModel(5, 4)
+    sparsifier, losses = None, []
+    if method == "lasso":
+        sparsifier = gw.GroupLasso(model, group=1.0)
+    elif method == "bayes":
+        sparsifier = gw.Variational(model, n_train=9)
+    for kind in (gw.GroupLasso, gw.Variational):
+        monkeypatch.setattr(kind, "penalty", lambda _: torch.tensor(0.25))
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *_: torch.tensor(2.0))
+    monkeypatch.setattr(torch.Tensor, "backward", lambda loss: losses.append(loss.item()))
+    list(train(model, text, Plan("SGD", epochs=1, rate=0.0, flat=1, decay=1.0), sparsifier))
+    assert losses == [{"lasso": 7 * 2.0 + 0.25, "bayes": 2.25, None: 7 * 2.0}[method]] * len(text)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_the_rate_falls_as_the_plan_says(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, rates = Windows(torch.arange(40) % 5, batch_size=2, steps=19), []
+    kind = getattr(torch.optim, optimizer)
+    monkeypatch.setattr(kind, "step", lambda self: rates.append(self.param_groups[0]["lr"]))
+    list(train(WordModel(5, 4), text, Plan(optimizer, epochs=4, rate=0.8, flat=2, decay=0.5)))
+    assert rates == [0.8, 0.8, 0.4, 0.2]
+
+
+def test_perplexity_carries_the_state() -> None:
+    """Windows of five words are no shorter memory than the whole text at once."""
+    torch.manual_seed(0)
+    ids, model = torch.randint(0, 7, (41,)), WordModel(7, 6, init=1.0)
+    whole, parts = (perplexity(model, Windows(ids, 1, steps, "keep")) for steps in (40, 5))
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert model.training
+
+
+def test_the_largest_difference_is_that_of_the_logits() -> None:
+    texts, model = read_texts(TINY), WordModel(300, 4)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.softmax.bias[7] += 5e-5
+    assert demo.largest_difference(model, model, texts.valid) == 0
+    assert demo.largest_difference(model, other, texts.valid) == pytest.approx(5e-5, rel=0.05)
+    with torch.no_grad():
+        other.softmax.bias[7] += 1e-2
+    with pytest.raises(AssertionError, match="not close"):
+        demo.largest_difference(model, other, texts.valid)
+
+
+def test_variational_dropout_starts_from_the_dense_network() -> None:
+    texts, dense = read_texts(TINY), WordModel(300, TINY.width)
+    settings = replace(TINY, method="bayes", bayes=replace(TINY.bayes, epochs=0))
+    model, _ = demo.train_sparse(settings, texts, dense, View(quiet=True))
+    for name, tensor in dense.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
 
 
 def test_the_other_framework(tmp_path: Path) -> None:

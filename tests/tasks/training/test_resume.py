@@ -295,11 +295,11 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 
 
 def test_lines_of_epochs_that_run_again_are_dropped(tmp_path: Path) -> None:
-    """Also a line that was cut short by a crash."""
+    """Also a line that was cut short by a crash, and one that tells of no epoch."""
     metrics = Metrics(tmp_path / "metrics.jsonl")
     for epoch in (1, 2, 3):
         metrics.append({"epoch": epoch, "x": float("inf")})
     with metrics.path.open("a") as sink:
-        sink.write('{"epoch": 4, "tr')
+        sink.write('{"note": "mine"}\n{"epoch": 4, "tr')
     metrics.rewind(2)
     assert list(metrics.lines()) == [{"epoch": 1, "x": None}, {"epoch": 2, "x": None}]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from tiny_corpora import tiny
@@ -14,7 +16,7 @@ from tiny_runs import Killed, numbers, options
 from gatewise.tasks import recipe
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import RunError
-from gatewise.tasks.training import trainer
+from gatewise.tasks.training import lock, trainer
 from gatewise.tasks.training.trainer import train
 
 
@@ -97,3 +99,29 @@ def test_what_a_killed_process_had_half_written_goes(folder: Path, tmp_path: Pat
     (tmp_path / ".mine").touch()
     train(tiny("words", folder), options(tmp_path, folder, checkpoint_every=1e9))
     assert [path.name for path in tmp_path.glob(".*")] == [".mine"]
+
+
+def test_a_lock_names_its_holder_alone(tmp_path: Path) -> None:
+    """Who was killed left the file with another number in it."""
+    (tmp_path / ".lock").write_text("123456789\n")
+    with lock.only_writer(tmp_path):
+        assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_lock_that_its_holder_removes_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that was opened is gone, and a third process would lock a new one."""
+    take, path, removed = lock._take, tmp_path / ".lock", []
+
+    def late(file: IO[str]) -> None:
+        if not removed:
+            path.unlink()
+            removed.append(file)
+        take(file)
+
+    monkeypatch.setattr(lock, "_take", late)
+    with lock.only_writer(tmp_path):
+        assert path.read_text() == f"{os.getpid()}\n"
+    assert removed
