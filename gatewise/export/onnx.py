@@ -15,16 +15,15 @@ compute those once, when they load the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from gatewise import __version__
+from gatewise.export.onnx_graph import Graph, TimeAxis
 from gatewise.layout import Cell
 from gatewise.runtime.narrow import (
     Affine,
@@ -81,10 +80,11 @@ def to_onnx(
     chain = narrow.chain
     writer = Writer(
         narrow,
+        opset,
         chain.returns_state if states is None else states,
         bool(chain.lengths) if lengths is None else lengths,
     )
-    proto = writer.model(opset)
+    proto = writer.model()
     onnx.checker.check_model(proto, full_check=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -114,53 +114,14 @@ class Value:
         return max(self.width, 1)
 
 
-class Graph:
-    """Nodes and constants with names of their own."""
-
-    def __init__(self) -> None:
-        from onnx import helper, numpy_helper
-
-        self.helper, self.to_tensor = helper, numpy_helper.from_array
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        (name,) = self.add_many(operator, inputs, [True], **attributes)
-        return name
-
-    def add_many(
-        self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
-    ) -> list[str]:
-        """The names of a node's outputs; those that nobody wants are empty, which in ONNX means absent."""
-        here = f"{operator}_{len(self.nodes)}"
-        names = [f"{here}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)]
-        self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
-        return names
-
-    def constant(self, array: NDArray[Any]) -> str:
-        key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self.known:
-            self.known[key] = f"constant_{len(self.constants)}"
-            self.constants.append(self.to_tensor(np.array(array, order="C"), self.known[key]))
-        return self.known[key]
-
-    def integers(self, *numbers: int) -> str:
-        return self.constant(np.array(numbers, np.int64))
-
-    def rename(self, old: str, new: str) -> None:
-        for node in self.nodes:
-            for names in (node.input, node.output):
-                names[:] = [new if name == old else name for name in names]
-
-
 class Writer:
     """Walks the links of a narrow chain and writes the nodes of each."""
 
-    def __init__(self, narrow: NarrowChain, states: bool, lengths: bool) -> None:
-        self.narrow, self.states, self.lengths = narrow, states, "lengths" if lengths else ""
+    def __init__(self, narrow: NarrowChain, opset: int, states: bool, lengths: bool) -> None:
+        self.narrow, self.opset, self.states = narrow, opset, states
+        self.lengths = "lengths" if lengths else ""
         self.graph = Graph()
-        self.opset = OPSETS[0]
+        self.time = TimeAxis(self.graph, self.lengths, opset)
         levels = [link for link in narrow.links if isinstance(link, Level)]
         self.modules = list(dict.fromkeys(level.module for level in levels))
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
@@ -173,15 +134,15 @@ class Writer:
             self.time_first = self.graph.add("Transpose", "x", perm=axes)
         self.cut = bool(self.lengths) and narrow.chain.cut
         if self.cut:
-            self.time_first = self.up_to_longest(self.time_first)
+            self.time_first = self.time.up_to_longest(self.time_first)
 
-    def model(self, opset: int) -> Any:
-        helper, self.opset = self.graph.helper, opset
+    def model(self) -> Any:
+        helper = self.graph.helper
         answer = self.walk()
         self.graph.rename(answer, "y")
         inputs, outputs = self.signature()
         graph = helper.make_graph(self.graph.nodes, "gatewise", inputs, outputs, self.graph.constants)
-        version = [helper.make_opsetid("", opset)]
+        version = [helper.make_opsetid("", self.opset)]
         return helper.make_model(
             graph,
             opset_imports=version,
@@ -311,9 +272,13 @@ class Writer:
 
     def function(self, link: Function, value: Value) -> Value:
         if link.name in ("last_state", "last_step"):
-            return self.last(value) if value.sequence else value
+            if not value.sequence:
+                return value
+            return replace(value, name=self.time.last(value.name), sequence=False)
         if pools(link):
-            return self.pool(link.name, value)
+            # A negative scale would make a maximum the minimum.
+            value = self.settle(value) if link.name == "max" else value
+            return replace(value, name=self.time.pool(link.name, value.name), sequence=False)
         settled = self.settle(value)
         if not settled.width:
             return settled
@@ -321,62 +286,6 @@ class Writer:
             return replace(settled, name=self.graph.add(OPERATORS[link.name], settled.name))
         operator = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[link.name]
         return replace(settled, name=self.graph.add(operator, settled.name, axis=-1))
-
-    def last(self, value: Value) -> Value:  # (T, B, C) -> (B, C)
-        graph = self.graph
-        if not self.lengths:
-            index = graph.constant(np.array(-1, np.int64))
-            return replace(value, name=graph.add("Gather", value.name, index, axis=0), sequence=False)
-        from onnx import TensorProto
-
-        ends = graph.add("Sub", graph.add("Cast", self.lengths, to=TensorProto.INT64), graph.integers(1))
-        zero, one = (graph.constant(np.array(k, np.int64)) for k in (0, 1))
-        batch = graph.add("Range", zero, graph.add("Squeeze", graph.add("Shape", self.lengths)), one)
-        pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
-        index = graph.add("Concat", *pairs, axis=1)
-        return replace(value, name=graph.add("GatherND", value.name, index), sequence=False)
-
-    def pool(self, name: str, value: Value) -> Value:  # (T, B, C) -> (B, C)
-        """Mean or maximum over the steps of one call, as forward() has it, or of each sequence in it."""
-        graph = self.graph
-        if not value.width:
-            return self.nothing(sequence=False)
-        if name == "max":
-            value = self.settle(value)  # a negative scale would make it the minimum
-        if not self.lengths:
-            return replace(value, name=self.over_time(f"Reduce{name.title()}", value.name), sequence=False)
-        from onnx import TensorProto
-
-        # A sequence of no step is pooled as its last step is found: over what the layers make of zeros.
-        lengths = graph.add("Cast", self.lengths, to=TensorProto.INT64)
-        lengths = graph.add(
-            "Unsqueeze", graph.add("Max", lengths, graph.integers(1)), graph.integers(1)
-        )  # (B, 1)
-        zero, one = (graph.constant(np.array(k, np.int64)) for k in (0, 1))
-        steps = graph.add("Squeeze", graph.add("Shape", self.time_first, start=0, end=1), graph.integers(0))
-        times = graph.add(
-            "Unsqueeze", graph.add("Range", zero, steps, one), graph.integers(1, 2)
-        )  # (T, 1, 1)
-        outside = graph.constant(np.array(0 if name == "mean" else -np.inf, np.float32))
-        own = graph.add("Where", graph.add("Less", times, lengths), value.name, outside)
-        if name == "max":
-            return replace(value, name=self.over_time("ReduceMax", own), sequence=False)
-        total = graph.add("ReduceSum", own, graph.integers(0), keepdims=0)
-        mean = graph.add("Div", total, graph.add("Cast", lengths, to=TensorProto.FLOAT))
-        return replace(value, name=mean, sequence=False)
-
-    def over_time(self, operator: str, x: str) -> str:
-        if self.opset < 18:  # since then the axes are an input
-            return self.graph.add(operator, x, axes=[0], keepdims=0)
-        return self.graph.add(operator, x, self.graph.integers(0), keepdims=0)
-
-    def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
-        from onnx import TensorProto
-
-        graph = self.graph
-        lengths = graph.add("Cast", self.lengths, to=TensorProto.INT64)
-        end = graph.add("Max", graph.add("ReduceMax", lengths), graph.integers(1))
-        return graph.add("Slice", x, graph.integers(0), end, graph.integers(0))
 
     # How channels are read, and what stands for none.
 

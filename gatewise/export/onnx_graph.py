@@ -1,0 +1,104 @@
+"""Nodes and constants of an ONNX graph, and what becomes of the time axis in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Graph:
+    """Nodes and constants with names of their own."""
+
+    def __init__(self) -> None:
+        from onnx import TensorProto, helper, numpy_helper
+
+        self.helper, self.to_tensor = helper, numpy_helper.from_array
+        self.int64, self.float32 = TensorProto.INT64, TensorProto.FLOAT
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        (name,) = self.add_many(operator, inputs, [True], **attributes)
+        return name
+
+    def add_many(
+        self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
+    ) -> list[str]:
+        """The names of a node's outputs; those that nobody wants are empty, which in ONNX means absent."""
+        here = f"{operator}_{len(self.nodes)}"
+        names = [f"{here}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)]
+        self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
+        return names
+
+    def constant(self, array: NDArray[Any]) -> str:
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.known:
+            self.known[key] = f"constant_{len(self.constants)}"
+            self.constants.append(self.to_tensor(np.array(array, order="C"), self.known[key]))
+        return self.known[key]
+
+    def integers(self, *numbers: int) -> str:
+        return self.constant(np.array(numbers, np.int64))
+
+    def rename(self, old: str, new: str) -> None:
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+
+
+class TimeAxis:
+    """The first axis of tensors (T, B, ...). With lengths, a graph's input, every sequence ends where its own says.
+
+    A sequence of no step counts as one of one step, which the layers made of zeros.
+    """
+
+    def __init__(self, graph: Graph, lengths: str, opset: int) -> None:
+        self.graph, self.lengths, self.opset = graph, lengths, opset
+
+    def last(self, x: str) -> str:  # (T, B, C) -> (B, C)
+        graph = self.graph
+        if not self.lengths:
+            return graph.add("Gather", x, graph.constant(np.array(-1, np.int64)), axis=0)
+        ends = graph.add("Sub", self.whole_numbers(), graph.integers(1))
+        batch = self.count(graph.add("Shape", self.lengths))
+        pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
+        return graph.add("GatherND", x, graph.add("Concat", *pairs, axis=1))
+
+    def pool(self, name: str, x: str) -> str:  # (T, B, C) -> (B, C)
+        """Mean or maximum over the steps of one call, as forward() has it, or of each sequence in it."""
+        graph = self.graph
+        if not self.lengths:
+            return self.reduce(f"Reduce{name.title()}", x)
+        at_least_one = graph.add("Max", self.whole_numbers(), graph.integers(1))
+        lengths = graph.add("Unsqueeze", at_least_one, graph.integers(1))  # (B, 1)
+        steps = self.count(graph.add("Shape", x, start=0, end=1))
+        inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1, 2)), lengths)  # (T, B, 1)
+        outside = graph.constant(np.array(0 if name == "mean" else -np.inf, np.float32))
+        own = graph.add("Where", inside, x, outside)
+        if name == "max":
+            return self.reduce("ReduceMax", own)
+        total = graph.add("ReduceSum", own, graph.integers(0), keepdims=0)
+        return graph.add("Div", total, graph.add("Cast", lengths, to=graph.float32))
+
+    def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
+        graph = self.graph
+        end = graph.add("Max", graph.add("ReduceMax", self.whole_numbers()), graph.integers(1))
+        return graph.add("Slice", x, graph.integers(0), end, graph.integers(0))
+
+    def reduce(self, operator: str, x: str) -> str:
+        if self.opset < 18:  # since then the axes are an input
+            return self.graph.add(operator, x, axes=[0], keepdims=0)
+        return self.graph.add(operator, x, self.graph.integers(0), keepdims=0)
+
+    def whole_numbers(self) -> str:
+        """The lengths as int64, which indices must be."""
+        return self.graph.add("Cast", self.lengths, to=self.graph.int64)
+
+    def count(self, n: str) -> str:  # (1,) -> (n,)
+        """0, 1, ... n - 1"""
+        zero, one = (self.graph.constant(np.array(k, np.int64)) for k in (0, 1))
+        return self.graph.add("Range", zero, self.graph.add("Squeeze", n), one)
