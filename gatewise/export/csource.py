@@ -28,6 +28,7 @@ from gatewise.compact import compacted
 from gatewise.export.cmodel import CModel, Writer, check_finite, should_fold
 from gatewise.export.ctext import renamed
 from gatewise.export.golden import GOLDEN_STEPS, Golden
+from gatewise.export.written import naming
 from gatewise.runtime.narrow import narrow_chain
 
 WEIGHTS = ("float32", "int8")
@@ -209,20 +210,17 @@ def place(target: Path, contents: dict[str, bytes]) -> None:
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     new, old = work / "new", work / "old"
     try:
-        new.mkdir()
-        for name, content in contents.items():
-            (new / name).write_bytes(content)
-        if target.exists():
-            os.rename(target, old)
-        try:
-            os.rename(new, target)
-        except OSError:
-            if old.exists():
-                os.rename(old, target)
-            raise
-    except OSError as error:
-        if error.strerror:
-            error.filename = str(target)  # where a write fails, of a full disk, the system names no file
-        raise
+        with naming(target):
+            new.mkdir()
+            for name, content in contents.items():
+                (new / name).write_bytes(content)
+            if target.exists():
+                os.rename(target, old)
+            try:
+                os.rename(new, target)
+            except OSError:
+                if old.exists():
+                    os.rename(old, target)
+                raise
     finally:
         shutil.rmtree(work, ignore_errors=True)

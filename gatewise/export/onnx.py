@@ -24,6 +24,7 @@ from torch import nn
 
 from gatewise import __version__
 from gatewise.export.onnx_graph import Graph, TimeAxis
+from gatewise.export.written import naming
 from gatewise.layout import Cell
 from gatewise.runtime.narrow import (
     Affine,
@@ -89,12 +90,9 @@ def to_onnx(
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(proto.SerializeToString())
-        os.replace(temporary, target)
-    except OSError as error:
-        if error.strerror:
-            error.filename = str(target)  # where a write fails, of a full disk, the system names no file
-        raise
+        with naming(target):
+            temporary.write_bytes(proto.SerializeToString())
+            os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
     return target

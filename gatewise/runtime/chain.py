@@ -344,7 +344,7 @@ class Walk(PooledWalk):
         ):
             raise ChainError(f"forward() must return one answer of a chain with a recurrent layer. {WAY_OUT}")
         value = values[0]
-        names = {self.batch_axis: "B", 1 - self.batch_axis: "T", "C": "C"}
+        names = {self.batch_axis: "B", self.time: "T", "C": "C"}
         axes = (*value.axes, "C") if value.squeezed else value.axes
         rows = next((axis for axis in axes if isinstance(axis, tuple)), None)
         layout = "RC" if rows else "".join(names[axis] for axis in axes)

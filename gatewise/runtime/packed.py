@@ -36,6 +36,11 @@ class PackedWalk:
     def refuse_packs(self, node: fx.Node | str, why: str) -> ChainError:
         return self.refuse(node, why, NO_PACKS)
 
+    @property
+    def time(self) -> int | None:
+        """The axis of the input that a recurrent layer took for time."""
+        return None if self.batch_axis is None else 1 - self.batch_axis
+
     def take_batch(self, node: fx.Node | str, axis: Any) -> None:
         if self.batch_axis not in (None, axis):
             raise self.refuse(node, "it takes for time what another layer takes for the batch")
@@ -65,8 +70,8 @@ class PackedWalk:
             raise self.refuse_packs(node, "batch_first is computed by forward()")
         if not isinstance(filler, int | float) or filler != 0:
             raise self.refuse_packs(node, f"it pads with {filler} and not with zeros")
-        frame = (self.batch_axis, 1 - self.batch_axis)
-        if total is not None and self.value(total) != Size(frame[1]):
+        frame = (self.batch_axis, self.time)
+        if total is not None and self.value(total) != Size(self.time):
             raise self.refuse_packs(node, "total_length is not the length of the input")
         axes = (*(frame if given["batch_first"] else frame[::-1]), "C")
         return Value(x.steps, axes, padded=True, cut=total is None), Lengths()
@@ -103,7 +108,7 @@ class PackedWalk:
             return None
         items = dict(zip(x.axes, index))
         rest = all(item in (slice(None), Ellipsis) for item in index[2:])
-        batch, time = items.get(self.batch_axis), items.get(1 - (self.batch_axis or 0))
+        batch, time = items.get(self.batch_axis), items.get(self.time)
         if not rest or not self.counts_batch(batch) or not self.is_end(time):
             return None
         return Value(with_last_step(x.steps), (self.batch_axis, "C"))

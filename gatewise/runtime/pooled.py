@@ -60,8 +60,3 @@ class PooledWalk(PackedWalk):
             raise self.refuse_packs(node, f"the {pool} is over the padding behind the sequences, too")
         axes = tuple(axis for axis in x.axes if axis != self.time)
         return Value((*x.steps, Step(pool)), axes, squeezed=x.squeezed)
-
-    @property
-    def time(self) -> int | None:
-        """The axis of the input that a recurrent layer took for time."""
-        return None if self.batch_axis is None else 1 - self.batch_axis
