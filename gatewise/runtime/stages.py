@@ -207,8 +207,6 @@ class Lookup:
 
 
 def last_step(x: Array, frame: Frame) -> Array:  # (T, B, C) or (B, T, C) -> (B, C)
-    if x.ndim == 2:
-        return x
     by_time = x.swapaxes(0, 1) if frame.batch_first else x
     ends = -1 if frame.lengths is None else frame.lengths - 1
     last: Array = by_time[ends, np.arange(frame.batch)]
