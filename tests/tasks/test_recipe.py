@@ -30,7 +30,11 @@ OTHERS = [
     "ptb-word-large-prune-wgn-best",
     "ptb-word-small-prune-wgn-gru",
     "imdb-bayes-wgn-gru",
-    *(f"{task}-bayes-{levels}-best" for task in ("imdb", "agnews") for levels in ("w", "wn", "wgn")),
+    *(
+        f"{task}-bayes-{levels}-best"
+        for task in ("imdb", "agnews", "ptb-char", "ptb-word-small")
+        for levels in ("w", "wn", "wgn")
+    ),
 ]
 BASE = {"data": {"task": "word-ptb", "batch": 4}, "model": {"hidden": 3}, "train": {"epochs": 2, "lr": 1.0}}
 
