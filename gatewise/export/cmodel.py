@@ -245,7 +245,7 @@ class Writer:
                 return value
             return Value(f"{value.place} + (steps - 1) * {value.width}", value.width, every=False)
         if pools(link):
-            return self.pool(link.name, value)
+            return self.pool(link.name, value, after)
         place = value.place
         if place == "x" or place.startswith("m->state"):  # to be read only
             place = self.place(value, after, value.width, value.every)
@@ -265,20 +265,24 @@ class Writer:
             self.say(f"{function}({value.count}, {value.width}, {place});")
         return Value(place, value.width, value.every)
 
-    def pool(self, name: str, value: Value) -> Value:
+    def pool(self, name: str, value: Value, after: list[Link]) -> Value:
         """Into the state, where it is read: a stream goes on from there."""
-        place, begin = f"m->state + {self.state}", self.state
+        place, begin, done = f"m->state + {self.state}", self.state, f"m->state[{self.state + value.width}]"
         if value.width:
             given = f"steps, {value.width}, {value.place}, {value.width}, {place}"
             if name == "max":
                 self.say(f"gw_pool_max({given});")
                 self.lowest = (begin, begin + value.width)
             else:  # and behind the mean, how many steps there were
-                done = f"m->state[{begin + value.width}]"
                 self.say(f"{done} = gw_pool_mean({done}, {given});")
-            self.state += value.width + (name == "mean")
+            self.state += value.width + (name != "max")
             self.pools = True
         self.say("if (!y) return;")
+        pooled = Value(place, value.width, every=False)
+        if name != "sum" or not value.width:
+            return pooled
+        place = self.place(pooled, after, value.width, False)
+        self.say(f"gw_pool_sum({done}, {value.width}, {pooled.place}, {place});")
         return Value(place, value.width, every=False)
 
     def finish(self, value: Value) -> None:

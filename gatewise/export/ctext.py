@@ -29,7 +29,7 @@ class Program:
     helpers: Set[str]
     row_of: str  # the function that finds the row of a word; empty where that is its id
     body: Sequence[str]  # lines of compute()
-    pools: bool  # it calls gw_pool_mean() or gw_pool_max()
+    pools: bool  # it calls the functions of pool.h
     lowest: tuple[int, int]  # from where to where the state holds maxima, which begin below everything
 
 

@@ -59,8 +59,8 @@ def to_onnx(
     Args:
         states: whether initial states are inputs and last states outputs. None: where forward() returns them.
         lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros; the
-            last step is that of the sequence, and mean and maximum are over its steps. None: where forward() packs
-            with them.
+            last step is that of the sequence, and mean, maximum and sum are over its steps. None: where forward()
+            packs with them.
 
     Raises:
         ChainError: the model is not a chain of layers.

@@ -69,25 +69,30 @@ class TimeAxis:
         return graph.add("GatherND", x, graph.add("Concat", *pairs, axis=1))
 
     def pool(self, name: str, x: str) -> str:  # (T, B, C) -> (B, C)
-        """Mean or maximum over the steps of one call, as forward() has it, or of each sequence in it."""
+        """Mean, maximum or sum over the steps of one call, as forward() has it, or of each sequence in it."""
         graph = self.graph
         if not self.lengths:
-            return self.reduce(f"Reduce{name.title()}", x)
+            return self.total(x) if name == "sum" else self.reduce(f"Reduce{name.title()}", x)
         at_least_one = graph.add("Max", self.whole_numbers(), graph.integers(1))
         lengths = graph.add("Unsqueeze", at_least_one, graph.integers(1))  # (B, 1)
         steps = self.count(graph.add("Shape", x, start=0, end=1))
         inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1, 2)), lengths)  # (T, B, 1)
-        outside = graph.constant(np.array(0 if name == "mean" else -np.inf, np.float32))
+        outside = graph.constant(np.array(-np.inf if name == "max" else 0, np.float32))
         own = graph.add("Where", inside, x, outside)
         if name == "max":
             return self.reduce("ReduceMax", own)
-        total = graph.add("ReduceSum", own, graph.integers(0), keepdims=0)
-        return graph.add("Div", total, graph.add("Cast", lengths, to=graph.float32))
+        total = self.total(own)
+        return (
+            total if name == "sum" else graph.add("Div", total, graph.add("Cast", lengths, to=graph.float32))
+        )
 
     def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
         graph = self.graph
         end = graph.add("Max", graph.add("ReduceMax", self.whole_numbers()), graph.integers(1))
         return graph.add("Slice", x, graph.integers(0), end, graph.integers(0))
+
+    def total(self, x: str) -> str:
+        return self.graph.add("ReduceSum", x, self.graph.integers(0), keepdims=0)
 
     def reduce(self, operator: str, x: str) -> str:
         if self.opset < 18:  # since then the axes are an input

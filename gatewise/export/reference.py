@@ -78,6 +78,7 @@ FUNCTIONS: dict[str, Any] = {
     "last_step": lambda x: x[-1:],
     "mean": lambda x: x.mean(axis=0, keepdims=True),
     "max": lambda x: x.max(axis=0, keepdims=True),
+    "sum": lambda x: x.sum(axis=0, keepdims=True),
 }
 
 

@@ -281,7 +281,7 @@ def pool(
     batch_first: bool = False,
     lengths: NDArray[np.int32] | None = None,  # (B)
 ) -> None:
-    """Mean or maximum over the steps of every sequence, and over those of earlier calls, as in network.h."""
+    """Mean, maximum or sum over the steps of every sequence, and over those of earlier calls, as in network.h."""
     batch, width = y.shape
     strides = (width, steps * width) if batch_first else (batch * width, width)
     memory = map(_address, (lengths, state, y))

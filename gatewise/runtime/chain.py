@@ -1,5 +1,5 @@
 """A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, in this order, with
-an answer for every step, for the last one, or of a mean or maximum over time.
+an answer for every step, for the last one, or of a mean, maximum or sum over time.
 
 The engine, ONNX and C all run chains. The chain is found by following forward(), whatever class it is written in;
 a model that is not one raises and says where it leaves the path.
@@ -28,7 +28,7 @@ from gatewise.readers.record import (
     rewritten,
 )
 from gatewise.readers.values import leaves, listed
-from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
+from gatewise.runtime.pooled import ADAPTIVE, DIVISIONS, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
 from gatewise.runtime.steps import (
     NO_LAYER,
     NO_PACKS,
@@ -183,11 +183,13 @@ class Walk(PooledWalk):
         if name in IDENTITY:
             return x
         if name in POINTWISE:
-            return replace(x, steps=(*x.steps, Step("pointwise", POINTWISE[name])))
+            return self.then(node, x, Step("pointwise", POINTWISE[name]))
         if name in SCORES and axis_at(x, kwargs.get("dim", args[1] if len(args) > 1 else None)) == "C":
-            return replace(x, steps=(*x.steps, Step(name)))
+            return self.then(node, x, Step(name))
         if name in REDUCTIONS:
             return self.reduced(node, name, x, args[1:], kwargs)
+        if name in DIVISIONS:
+            return self.divided(node, name, x)
         if name in ADAPTIVE:
             given = dict(zip(("output_size", "return_indices"), args[1:])) | kwargs
             return self.adaptive(
@@ -244,12 +246,12 @@ class Walk(PooledWalk):
         if isinstance(module, nn.Embedding) and not x.steps:
             return Value((Step("embedding", name, module),), (*x.axes, "C"))
         if isinstance(module, nn.Linear) and x.axes[-1] == "C":
-            return replace(x, steps=(*x.steps, Step("linear", name, module)))
+            return self.then(name, x, Step("linear", name, module))
         if kind in MODULE_POINTWISE:
             function = MODULE_POINTWISE[kind]
-            return replace(x, steps=(*x.steps, Step("pointwise", function))) if function else x
+            return self.then(name, x, Step("pointwise", function)) if function else x
         if kind in MODULE_SCORES and axis_at(x, module.dim) == "C":
-            return replace(x, steps=(*x.steps, Step(MODULE_SCORES[kind])))
+            return self.then(name, x, Step(MODULE_SCORES[kind]))
         if kind in MODULE_ADAPTIVE:
             indices = getattr(module, "return_indices", False)
             return self.adaptive(name, MODULE_ADAPTIVE[kind], x, module.output_size, indices)
@@ -289,7 +291,7 @@ class Walk(PooledWalk):
             raise self.refuse(node, f"the index {index} of a state")
         if (ends := self.last_of_each(node, x)) is not None:
             return ends
-        if x.padded:
+        if x.padding is not None:
             raise self.refuse_packs(
                 node, "an index into padded sequences does not mean the last step of each"
             )
@@ -344,6 +346,7 @@ class Walk(PooledWalk):
         ):
             raise ChainError(f"forward() must return one answer of a chain with a recurrent layer. {WAY_OUT}")
         value = values[0]
+        self.refuse_lowest("forward()", value)
         names = {self.batch_axis: "B", self.time: "T", "C": "C"}
         axes = (*value.axes, "C") if value.squeezed else value.axes
         rows = next((axis for axis in axes if isinstance(axis, tuple)), None)

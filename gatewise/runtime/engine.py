@@ -83,8 +83,8 @@ class Engine:
         self, x: Any, state: EngineState | None = None, *, lengths: Any = None
     ) -> tuple[Any, EngineState]:
         """`lengths` (B): sequences are padded on the right. Past the end of its sequence a recurrent layer gives
-        zeros, as after `pad_packed_sequence`; the last step is that of the sequence, and mean and maximum are over
-        its steps. Where forward() packs with an argument of its own, this is that argument.
+        zeros, as after `pad_packed_sequence`; the last step is that of the sequence, and mean, maximum and sum are
+        over its steps. Where forward() packs with an argument of its own, this is that argument.
         """
         array = self._input(x, 2)
         axes = array.shape[:2]

@@ -221,14 +221,15 @@ class Narrower:
         return np.ascontiguousarray(weight[:, present]), at[present], constant.astype(np.float32)
 
     def function(self, name: str) -> None:
-        if name in SCORES:
+        if name in SCORES or (name == "sum" and self.removed):
             self.restore()
         self.links.append(Function(name))
         if name in OF_CONSTANT:
             self.removed = OF_CONSTANT[name](self.removed)
 
     def restore(self) -> None:
-        """Scores weigh all channels against each other: removed ones come back as the constants they are."""
+        """Scores weigh all channels against each other, a sum grows with every step: removed channels come back as
+        the constants they are."""
         if len(self.kept) == self.width:
             return
         weight = np.zeros((self.width, len(self.kept)), np.float32)
@@ -245,7 +246,7 @@ class Narrower:
 
 
 def pools(link: Link) -> TypeGuard[Function]:
-    """Whether a link makes one step of many: mean or maximum."""
+    """Whether a link makes one step of many: mean, maximum or sum."""
     return isinstance(link, Function) and link.name in POOLS
 
 

@@ -1,23 +1,40 @@
 """pack_padded_sequence() and pad_packed_sequence() in a chain: both hand on what they are given.
 
 Engine and exports end every recurrent layer at the length of its sequence and give zeros behind it. That is what a
-forward() computes that packs with an argument of its own, if every recurrent layer reads packed sequences.
+forward() computes that packs with an argument of its own, if every recurrent layer reads packed sequences. They pool
+over the steps of each sequence, so padding must change nothing: zeros in a sum, -inf in a maximum.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from gatewise.readers.names import PACKS, name_of
+from gatewise.readers.names import KEEPS_ZERO, PACKS, name_of
 from gatewise.readers.record import is_written
-from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Packed, Size, Value, way_out, with_last_step
+from gatewise.readers.values import listed
+from gatewise.runtime.steps import (
+    NO_PACKS,
+    ChainError,
+    Lengths,
+    Packed,
+    Size,
+    Step,
+    Value,
+    way_out,
+    with_last_step,
+)
 
-SAME_NUMBERS = ("cpu", "long", "detach", "to", "tolist")  # methods that may leave lengths what they are
+# Methods that may leave lengths what they are, and types that hold them all.
+SAME_NUMBERS = ("cpu", "cuda", "long", "int", "float", "detach", "to", "tolist")
+TYPES = (torch.int64, torch.int32, torch.float32)
+BELOW_ALL = "Take the maximum over time of what pad_packed_sequence() gives, and nothing else."
 
 
 class PackedWalk:
@@ -68,13 +85,24 @@ class PackedWalk:
             raise self.refuse_packs(node, "what it pads does not come from a recurrent layer")
         if not isinstance(given["batch_first"], bool):
             raise self.refuse_packs(node, "batch_first is computed by forward()")
-        if not isinstance(filler, int | float) or filler != 0:
-            raise self.refuse_packs(node, f"it pads with {filler} and not with zeros")
+        if not isinstance(filler, int | float) or filler not in (0, -math.inf):
+            raise self.refuse_packs(node, f"it pads with {filler} and not with zeros, or -inf for a maximum")
         frame = (self.batch_axis, self.time)
         if total is not None and self.value(total) != Size(self.time):
             raise self.refuse_packs(node, "total_length is not the length of the input")
         axes = (*(frame if given["batch_first"] else frame[::-1]), "C")
-        return Value(x.steps, axes, padded=True, cut=total is None), Lengths()
+        return Value(x.steps, axes, padding=float(filler), cut=total is None), Lengths()
+
+    def then(self, node: fx.Node | str, x: Value, step: Step) -> Value:
+        """x and one link more, which works on padding, too."""
+        self.refuse_lowest(node, x)
+        stays = x.padding is None or (step.kind == "pointwise" and step.name in KEEPS_ZERO)
+        return replace(x, steps=(*x.steps, step), padding=x.padding if stays else math.nan)
+
+    def refuse_lowest(self, node: fx.Node | str, x: Value) -> None:
+        """In the chain there are zeros behind the ends."""
+        if x.padding == -math.inf:
+            raise self.refuse(node, "it gives something of the -inf behind the ends of sequences", BELOW_ALL)
 
     def value(self, node: Any) -> Any:
         return self.values.get(node) if isinstance(node, fx.Node) else None
@@ -82,15 +110,7 @@ class PackedWalk:
     def is_lengths(self, node: Any) -> bool:
         """Whether a node is the argument that forward() packs with, or what pad_packed_sequence() gave in its place,
         with the same numbers. The first one that is asked for is that argument."""
-        while isinstance(node, fx.Node) and node.op == "call_method" and node.target in SAME_NUMBERS:
-            # A list may be sorted or appended to, which does not show in a graph.
-            if node.target == "tolist" and any(name_of(user.target) not in PACKS for user in node.users):
-                return False
-            places = (str, torch.device) if node.target == "to" else ()
-            others = (*node.args[1:], *node.kwargs.values())
-            if not all(isinstance(other, places) or other is torch.int64 for other in others):
-                return False
-            node = node.args[0]
+        node = self.without_casts(node)
         if not isinstance(node, fx.Node) or is_written(node, self.model, self.values):
             return False
         if isinstance(self.values.get(node), Lengths):
@@ -101,10 +121,50 @@ class PackedWalk:
         self.lengths = self.lengths or node
         return node is self.lengths
 
+    def without_casts(self, node: Any) -> Any:
+        """What a node has its numbers from."""
+        while isinstance(node, fx.Node) and node.op == "call_method" and node.target in SAME_NUMBERS:
+            # A list may be sorted or appended to, which does not show in a graph.
+            if node.target == "tolist" and any(name_of(user.target) not in PACKS for user in node.users):
+                break
+            others = (*node.args[1:], *node.kwargs.values())
+            if others and (node.target != "to" or not all(map(self.keeps_numbers, others))):
+                break
+            node = node.args[0]
+        return node
+
+    def keeps_numbers(self, given: Any) -> bool:
+        """A device, or a type that holds every length: stated, or that of channels."""
+        if not isinstance(given, fx.Node):
+            return given in TYPES or isinstance(given, str | torch.device | bool)
+        if given.target is not getattr:
+            return False
+        source, what = given.args
+        of = self.value(source)
+        return what == "device" or (what == "dtype" and isinstance(of, Value) and "C" in of.axes)
+
+    def is_column(self, node: Any) -> bool:
+        """lengths.unsqueeze(1): (B, 1), to divide every channel by"""
+        columns = 0
+        while isinstance(node := self.without_casts(node), fx.Node) and node.args:
+            name, rest = name_of(node.target), (*node.args[1:], *node.kwargs.values())
+            if is_written(node, self.model, self.values):
+                return False
+            if (
+                (name == "unsqueeze" and rest in ((1,), (-1,)))
+                or (name in ("view", "reshape") and listed(rest) == (-1, 1))
+                or (name == "getitem" and rest in (((slice(None), None),), ((Ellipsis, None),)))
+            ):
+                columns += 1
+            elif name != "clamp" or rest != (1,) or "max" in node.kwargs:  # nothing shorter can be packed
+                break
+            node = node.args[0]
+        return columns == 1 and self.is_lengths(node)
+
     def last_of_each(self, node: fx.Node, x: Value) -> Value | None:
         """out[arange(B), lengths - 1]: the last step of every sequence."""
         index = node.args[1]
-        if not x.padded or len(x.axes) != 3 or x.axes[-1] != "C" or not isinstance(index, tuple):
+        if x.padding is None or len(x.axes) != 3 or x.axes[-1] != "C" or not isinstance(index, tuple):
             return None
         items = dict(zip(x.axes, index))
         rest = all(item in (slice(None), Ellipsis) for item in index[2:])

@@ -1,18 +1,27 @@
-"""Mean and maximum over time in a chain: one vector for a sequence, whatever its length."""
+"""Mean, maximum and sum over time in a chain: one vector for a sequence, whatever its length."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import fx
 
 from gatewise.readers.values import listed
 from gatewise.runtime.packed import PackedWalk
-from gatewise.runtime.steps import Step, Value, WithUnitAxis, axis_at
+from gatewise.runtime.steps import Size, Step, Value, WithUnitAxis, axis_at
 
-REDUCTIONS = {"mean": "mean", "amax": "max", "max": "max"}
+REDUCTIONS = {"mean": "mean", "amax": "max", "max": "max", "sum": "sum"}
+DIVISIONS = ("truediv", "itruediv", "div", "div_", "divide", "true_divide")
 ADAPTIVE = {"adaptive_avg_pool1d": "mean", "adaptive_max_pool1d": "max"}
 MODULE_ADAPTIVE = {"AdaptiveAvgPool1d": "mean", "AdaptiveMaxPool1d": "max"}
+# How each is written over the steps of a sequence alone, whatever else is in the batch.
+OWN_STEPS = {
+    "mean": "Divide a sum of zeros by the lengths: out.sum(1) / lengths.unsqueeze(1).",
+    "max": 'Pad with pad_packed_sequence(..., padding_value=float("-inf")) before a maximum.',
+    "sum": "Sum what pad_packed_sequence() gives, with zeros, before another layer reads it.",
+}
 
 
 class Maximum(NamedTuple):
@@ -28,7 +37,7 @@ class PooledWalk(PackedWalk):
     def reduced(
         self, node: fx.Node, name: str, x: Value, args: list[Any], kwargs: dict[str, Any]
     ) -> Value | Maximum:
-        """x.mean(1), x.amax(1), x.max(1)"""
+        """x.mean(1), x.amax(1), x.max(1), x.sum(1)"""
         given = dict(zip(("dim", "keepdim"), args)) | kwargs
         given.pop("input", None)
         dims = listed((given.pop("axis", given.pop("dim", None)),))
@@ -56,7 +65,27 @@ class PooledWalk(PackedWalk):
     def pooled(self, node: fx.Node | str, pool: str, x: Value) -> Value:
         if all(step.kind != "recurrent" for step in x.steps):
             raise self.refuse(node, f"the {pool} is not over steps of a recurrent layer")
-        if x.padded:
-            raise self.refuse_packs(node, f"the {pool} is over the padding behind the sequences, too")
+        if x.padding is not None and not skips_padding(pool, x):
+            raise self.refuse(node, f"the {pool} is over the padding behind sequences, too", OWN_STEPS[pool])
         axes = tuple(axis for axis in x.axes if axis != self.time)
         return Value((*x.steps, Step(pool)), axes, squeezed=x.squeezed)
+
+    def divided(self, node: fx.Node, name: str, x: Value) -> Value:
+        """x.sum(1) / lengths.unsqueeze(1), without packing x.sum(1) / x.size(1): the mean"""
+        if x.steps[-1:] != (Step("sum"),):
+            raise self.refuse(node, f"{name}() is not a link of a chain")
+        by = node.args[1] if len(node.args) == 2 and not node.kwargs else None
+        if self.lengths is None:
+            if self.value(by) != Size(self.time):
+                raise self.refuse(node, "it divides a sum over time by anything but how many steps there are")
+        elif x.axes != (self.batch_axis, "C") or not self.is_column(by):
+            way = "Divide by those of pad_packed_sequence(), or of forward(): lengths.unsqueeze(1)."
+            raise self.refuse(node, "it divides a sum by anything but the lengths in a column (B, 1)", way)
+        return replace(x, steps=(*x.steps[:-1], Step("mean")))
+
+
+def skips_padding(pool: str, x: Value) -> bool:
+    """Whether a pool is the same without padding: a sum of zeros, a maximum of -inf, or of zeros behind relu()."""
+    if pool == "max" and x.steps[-1] != Step("pointwise", "relu"):
+        return x.padding == -math.inf
+    return pool != "mean" and x.padding == 0

@@ -54,7 +54,7 @@ class NetworkStage:
 
 
 class PoolStage:
-    """Mean or maximum over time of what no network computes to its end."""
+    """Mean, maximum or sum over time of what no network computes to its end."""
 
     def __init__(self, name: str, width: int) -> None:
         self.name, self.width, self.state_size = name, width, 1 + width

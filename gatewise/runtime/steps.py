@@ -10,7 +10,7 @@ from torch import nn
 
 from gatewise.nn.lookup import cell_of, is_single_step
 
-POOLS = ("mean", "max")  # over time
+POOLS = ("mean", "max", "sum")  # over time
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
 NO_PACKS = (
     "Load the saved model into a class whose forward() leaves packing out; then "
@@ -37,9 +37,9 @@ class Step:
     """One link of the chain.
 
     kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
-    function `name`; "softmax" and "log_softmax" over the channels; "mean" and "max" over time; "last_step": the last
-    position; "last_state": the last h of the recurrent layer before it, every direction (they differ in the backward
-    direction, whose last h is at the first position).
+    function `name`; "softmax" and "log_softmax" over the channels; "mean", "max" and "sum" over time; "last_step":
+    the last position; "last_state": the last h of the recurrent layer before it, every direction (they differ in the
+    backward direction, whose last h is at the first position).
     """
 
     kind: str
@@ -83,7 +83,9 @@ class Value:
     steps: tuple[Step, ...]
     axes: tuple[Any, ...]
     squeezed: bool = False
-    padded: bool = False  # behind the end of a sequence lie zeros, or what a layer made of them
+    padding: float | None = (
+        None  # behind the ends of sequences; NaN: what layers made of zeros there; None: no such end
+    )
     cut: bool = False  # its time ends with the longest sequence
 
     @property

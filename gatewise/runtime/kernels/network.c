@@ -39,7 +39,7 @@ static size_t layers_state(const gw_network *net, int32_t size) {
     return total;
 }
 
-static int pools(const gw_network *net) { return net->final == GW_MEAN || net->final == GW_MAX; }
+static int pools(const gw_network *net) { return net->final >= GW_MEAN; }
 
 size_t gw_network_state(const gw_network *net, int32_t size) {
     const size_t pool = pools(net) ? 1 + (size_t)level_width(net, net->n_levels - 1) : 0;
@@ -117,7 +117,7 @@ void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const fl
     for (int32_t b = 0; b < size; b++, x += batch, state += 1 + width, y += ldy) {
         const int32_t length = lengths ? lengths[b] : steps;
         float *const pooled = state + 1;
-        if (final == GW_MEAN) {
+        if (final != GW_MAX) {
             *state = gw_pool_mean(*state, length, width, x, time, pooled);
         } else {
             if (*state == 0) memcpy(pooled, x, bytes);
@@ -125,6 +125,7 @@ void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const fl
             *state += (float)length;
         }
         memcpy(y, *state == 0 ? x : pooled, bytes);
+        if (final == GW_SUM && *state > 0) gw_pool_sum(*state, width, pooled, y);
     }
 }
 

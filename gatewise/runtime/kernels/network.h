@@ -5,8 +5,8 @@
 #include "dispatch.h"
 
 /* What the output is: one vector for every step, or one for a sequence: the last state of the top level (every
- * direction), or the mean or maximum over its steps. */
-enum { GW_EVERY_STEP = 0, GW_LAST_STATE = 1, GW_MEAN = 2, GW_MAX = 3 };
+ * direction), or the mean, maximum or sum over its steps. */
+enum { GW_EVERY_STEP = 0, GW_LAST_STATE = 1, GW_MEAN = 2, GW_MAX = 3, GW_SUM = 4 };
 
 /* Levels follow one another; with two directions the second runs backwards and its output stands after the first's.
  * Input are word ids, where n_words > 0, else vectors of n_in floats. Words meet an embedding (V', n_in), or, where
@@ -38,10 +38,10 @@ typedef struct {
     int32_t phase;          /* see gw_batch */
 } gw_call;
 
-/* Mean or maximum over the steps of every sequence, and over those of earlier calls. The state (B, 1 + width) is how many
- * those were and what they were pooled to; it is read and overwritten. x: (T, B, width), `time` and `batch` apart;
- * lengths: (B) or NULL: all T; y: (B, width), ldy apart. A sequence that never had a step gives its first position,
- * which is padding. */
+/* Mean, maximum or sum over the steps of every sequence, and over those of earlier calls. The state (B, 1 + width) is
+ * how many those were and what they were pooled to, for a sum their mean; it is read and overwritten. x: (T, B, width),
+ * `time` and `batch` apart; lengths: (B) or NULL: all T; y: (B, width), ldy apart. A sequence that never had a step gives
+ * its first position, which is padding. */
 void gw_pool(int32_t final, int32_t steps, int32_t size, int32_t width, const float *x, ptrdiff_t time,
              ptrdiff_t batch, const int32_t *lengths, float *state, float *y, ptrdiff_t ldy);
 

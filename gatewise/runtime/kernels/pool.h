@@ -1,4 +1,4 @@
-/* Mean and maximum over the steps of a sequence, which may go on: one vector (n) that every step changes. */
+/* Mean, maximum and sum over the steps of a sequence, which may go on: one vector (n) that every step changes. */
 #ifndef GW_POOL_H
 #define GW_POOL_H
 
@@ -14,6 +14,11 @@ static inline float gw_pool_mean(float done, int32_t steps, int32_t n, const flo
         for (int32_t j = 0; j < n; j++) mean[j] += weight * (x[j] - mean[j]);
     }
     return done;
+}
+
+/* sum = done * mean. Added up in floats, a million steps of 0.1 would be off by a hundredth; their mean is not. */
+static inline void gw_pool_sum(float done, int32_t n, const float *mean, float *sum) {
+    for (int32_t j = 0; j < n; j++) sum[j] = done * mean[j];
 }
 
 /* top' = max(top, x); NaN stays. */
