@@ -18,7 +18,7 @@ from gatewise.sparsify.layers import LOG_SIGMA, Posterior
 
 OTHER = {"LSTM": "GRU", "GRU": "LSTM"}
 TAKES = ["all", "all", "last", "state"]
-POOLS = ["mean", "max"]
+POOLS = ["mean", "max", "sum"]
 POOLED_ANSWERS = {f"{pool} of answers": pool for pool in POOLS}
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -61,7 +61,7 @@ class ChainModel(nn.Module):
         return self.answer(x, last)
 
     def pool(self, x: Tensor, name: str) -> Tensor:
-        return x.mean(self.time) if name == "mean" else x.max(self.time)[0]
+        return x.max(self.time)[0] if name == "max" else getattr(x, name)(self.time)
 
     def read(self, x: Tensor) -> Tensor:
         x = self.emb(x) if self.emb is not None else x
@@ -92,7 +92,8 @@ class ChainModel(nn.Module):
 
 
 class PackedModel(ChainModel):
-    """The same with sequences that are packed and, but for last states, padded again: "whole", as x is, or "cut"."""
+    """The same with sequences that are packed and, but for last states, padded again: "whole", as x is, or "cut".
+    Pools are over the steps of each."""
 
     def forward(self, x: Tensor, lengths: Tensor, state: Any = None) -> Any:
         x = self.read(x)
@@ -105,8 +106,14 @@ class PackedModel(ChainModel):
             h = last2[0] if cell_of(self.rnn2).n_states == 2 else last2
         if self.o["take"] == "state":
             return self.answer(self.joined(h), last)
+        if self.o["take"] == "max":
+            return self.answer(self.pad(packed, total, float("-inf")).amax(self.time), last)
         x = self.pad(packed, total)
-        if self.o["take"] == "last":
+        if self.o["take"] == "mean":
+            x = x.sum(self.time) / lengths.unsqueeze(1)
+        elif self.o["take"] == "sum":
+            x = x.sum(self.time)
+        elif self.o["take"] == "last":
             batch, ends = torch.arange(x.size(1 - self.time)), lengths - 1
             x = x[batch, ends] if self.time else x[ends, batch]
         return self.answer(x, last)
@@ -114,8 +121,8 @@ class PackedModel(ChainModel):
     def pack(self, x: Tensor, lengths: Tensor) -> Any:
         return pack_padded_sequence(x, lengths, bool(self.time), enforce_sorted=False)
 
-    def pad(self, x: Any, total: Any) -> Tensor:
-        return pad_packed_sequence(x, bool(self.time), total_length=total)[0]
+    def pad(self, x: Any, total: Any, filler: float = 0.0) -> Tensor:
+        return pad_packed_sequence(x, bool(self.time), filler, total)[0]
 
 
 @dataclass
@@ -172,7 +179,7 @@ def chains(draw: Any, **fixed: Any) -> Case:
         "first": draw(st.sampled_from([False, False, True])),
         "second": draw(st.sampled_from([False, False, True])),
         "between": draw(st.sampled_from(["", "", "relu", "tanh", "sigmoid"])),
-        "take": draw(st.sampled_from(TAKES if "packs" in fixed else [*TAKES, *POOLS, *POOLED_ANSWERS])),
+        "take": draw(st.sampled_from([*TAKES, *POOLS, *([] if "packs" in fixed else POOLED_ANSWERS)])),
         "head": draw(st.sampled_from([True, True, False])),
         "squeezed": draw(st.sampled_from([False, False, True])),
         "scores": draw(st.sampled_from(["", "sigmoid", "softmax", "log_softmax"])),

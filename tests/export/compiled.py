@@ -32,6 +32,7 @@ VARIETY: list[dict[str, Any]] = [
     {"take": "mean", "between": "tanh", "bayes": True, "scores": "softmax"},
     {"cell": "GRU", "words": 0, "take": "max", "head": False, "bayes": True, "scores": "sigmoid"},
     {"bidirectional": True, "take": "max of answers", "squeezed": True},
+    {"take": "sum", "between": "sigmoid", "bayes": True},
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +43,14 @@ NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
     "maximum of everything": (lambda m, x: m.rnn(x)[0].max(), "max.. over anything but time"),
     "maximum of two": (lambda m, x: torch.max(m.rnn(x)[0], m.rnn(x)[0]), "max.. of two values"),
     "where the maximum is": (lambda m, x: m.rnn(x)[0].max(1).indices, "must return one answer"),
-    "sum": (lambda m, x: m.rnn(x)[0].sum(1), "sum.. is not a link"),
+    "sum over channels": (lambda m, x: m.rnn(x)[0].sum(2), "sum.. over anything but time"),
+    "sum by a number": (lambda m, x: m.rnn(x)[0].sum(1) / 5, "by anything but how many steps there are"),
+    "sum by the batch": (lambda m, x: m.rnn(x)[0].sum(1) / x.size(0), "by anything but how many steps"),
+    "sum by a size that is rounded": (
+        lambda m, x: torch.div(m.rnn(x)[0].sum(1), x.size(1), rounding_mode="floor"),
+        "by anything but how many steps",
+    ),
+    "steps by the number of steps": (lambda m, x: m.rnn(x)[0] / x.size(1), "truediv.. is not a link"),
     "minimum": (lambda m, x: m.rnn(x)[0].min(1)[0], "min.. is not a link"),
     "pool to two steps": (
         lambda m, x: F.adaptive_max_pool1d(m.rnn(x)[0].transpose(1, 2), 2).squeeze(-1),
@@ -242,6 +250,13 @@ def again(m: Any, x: Any, lengths: Any) -> Any:
     return m.fc(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
 
 
+def mean_in_place(m: Any, x: Any, lengths: Any) -> Any:
+    out, same = pair(padded(m.rnn(pack(x, lengths))[0]))
+    total = torch.relu(out).sum(dim=1)
+    total /= same.to(out.device, out.dtype).unsqueeze(-1)
+    return m.fc(total)
+
+
 PACKED: dict[str, tuple[Callable[..., Any], str, bool]] = {
     "last state": (lambda m, x, n: m.fc(m.rnn(pack(x, n))[1][-1]), "BC", False),
     "sorted": (lambda m, x, n: m.fc(m.rnn(pack(x, n, enforce_sorted=True))[1][-1]), "BC", False),
@@ -265,6 +280,43 @@ PACKED: dict[str, tuple[Callable[..., Any], str, bool]] = {
     "packed once for two layers": (lambda m, x, n: m.fc(m.two(m.rnn(pack(x, n))[0])[1][-1]), "BC", False),
     "packed again": (again, "BTC", False),
     "with its lengths": (lambda m, x, n: (m.fc(m.out(x, n)), n), "BTC", True),
+    "sum": (lambda m, x, n: m.fc(m.out(x, n).sum(1)), "BC", False),
+    "sum of a function": (
+        lambda m, x, n: m.fc(m.out(x, n, total_length=x.size(1)).tanh().sum(1)),
+        "BC",
+        False,
+    ),
+    "mean": (lambda m, x, n: m.fc(m.out(x, n).sum(1) / n.unsqueeze(1)), "BC", False),
+    "mean by index": (lambda m, x, n: m.fc(m.out(x, n).sum(1) / n[:, None].float()), "BC", False),
+    "mean by the last index": (lambda m, x, n: m.fc(m.out(x, n).sum(1) / n[..., None].int()), "BC", False),
+    "mean by view": (lambda m, x, n: m.fc(m.out(x, n).sum(1).div(n.view(-1, 1))), "BC", False),
+    "mean by reshape": (lambda m, x, n: torch.div(m.out(x, n).sum(1), n.reshape((-1, 1)).cpu()), "BC", False),
+    "mean by what is never 0": (
+        lambda m, x, n: m.fc(m.out(x, n).sum(1) / torch.unsqueeze(n.clamp(min=1), dim=1)),
+        "BC",
+        False,
+    ),
+    "mean in place": (mean_in_place, "BC", False),
+    "mean of channels first": (
+        lambda m, x, n: m.fc(m.out(x, n).transpose(1, 2).sum(-1) / n[:, None]),
+        "BC",
+        False,
+    ),
+    "maximum": (lambda m, x, n: m.fc(m.out(x, n, padding_value=LOWEST).max(dim=1).values), "BC", False),
+    "maximum of channels first": (
+        lambda m, x, n: m.fc(
+            F.adaptive_max_pool1d(m.out(x, n, padding_value=LOWEST).transpose(1, 2), 1).squeeze(-1)
+        ),
+        "BC",
+        False,
+    ),
+    "maximum behind relu": (lambda m, x, n: m.fc(m.out(x, n).relu().max(1)[0]), "BC", False),
+    "last step before -inf": (lambda m, x, n: ends(m.out(x, n, padding_value=LOWEST), n), "BC", False),
+    "-inf that is packed": (
+        lambda m, x, n: m.two(pack(m.out(x, n, padding_value=LOWEST), n))[1][-1],
+        "BC",
+        False,
+    ),
     "from zeros": (
         lambda m, x, n: m.fc(m.rnn(pack(x, n), x.new_zeros(1, x.size(0), H))[1][-1]),
         "BC",
@@ -307,6 +359,16 @@ def filled(n: Any) -> Any:
     return index
 
 
+def raised(n: Any) -> Any:
+    n.add_(1)
+    return n
+
+
+LOWEST = -math.inf
+MEAN_OF_PADDING = r"the mean is over the padding.*out\.sum\(1\) / lengths\.unsqueeze\(1\)"
+MAX_OF_PADDING = r"the max is over the padding.*padding_value=float\("
+SUM_OF_PADDING = r"the sum is over the padding.*before another layer reads it"
+NOT_BY_LENGTHS = r"by anything but the lengths in a column .*lengths\.unsqueeze\(1\)"
 NOT_GIVEN = "its lengths are not an argument"
 NO_INDEX = "an index into padded sequences does not mean the last step of each"
 NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
@@ -329,6 +391,7 @@ NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
         "does not come from a recurrent layer",
     ),
     "other padding": (lambda m, x, n: m.out(x, n, padding_value=1.0), "pads with 1.0 and not with zeros"),
+    "low padding": (lambda m, x, n: m.out(x, n, padding_value=-1e9).amax(1), "with -1000000000.0 and not"),
     "a constant length": (lambda m, x, n: m.out(x, n, total_length=9), "total_length is not the length of"),
     "the batch as a length": (lambda m, x, n: m.out(x, n, total_length=x.size(0)), "total_length is not"),
     "the length of what was cut": (
@@ -347,10 +410,67 @@ NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x, n: m.fc(m.out(x, n)[torch.arange(x.size(0)), filled(n)]),
         NO_INDEX,
     ),
-    "mean over padding": (lambda m, x, n: m.fc(m.out(x, n).mean(1)), "the mean is over the padding"),
-    "maximum over padding": (
-        lambda m, x, n: m.fc(m.out(x, n).relu().max(1)[0]),
-        "the max is over the padding",
+    "mean over padding": (lambda m, x, n: m.fc(m.out(x, n).mean(1)), MEAN_OF_PADDING),
+    "mean over padding as long as x": (
+        lambda m, x, n: m.fc(m.out(x, n, total_length=x.size(1)).mean(1)),
+        MEAN_OF_PADDING,
+    ),
+    "mean over -inf": (lambda m, x, n: m.fc(m.out(x, n, padding_value=LOWEST).mean(1)), MEAN_OF_PADDING),
+    "maximum over zeros": (lambda m, x, n: m.fc(m.out(x, n).max(1)[0]), MAX_OF_PADDING),
+    "maximum behind a function": (lambda m, x, n: m.out(x, n).relu().tanh().amax(1), MAX_OF_PADDING),
+    "maximum of answers": (lambda m, x, n: m.fc(m.out(x, n)).relu().amax(1), MAX_OF_PADDING),
+    "sum of sigmoid(0)": (lambda m, x, n: m.fc(m.out(x, n).sigmoid().sum(1)), SUM_OF_PADDING),
+    "sum of answers": (lambda m, x, n: m.fc(m.out(x, n)).sum(1) / n[:, None], SUM_OF_PADDING),
+    "sum of scores": (lambda m, x, n: m.out(x, n).softmax(-1).sum(1), SUM_OF_PADDING),
+    "sum of -inf": (lambda m, x, n: m.out(x, n, padding_value=LOWEST).sum(1), SUM_OF_PADDING),
+    "-inf in a layer": (
+        lambda m, x, n: m.fc(m.out(x, n, padding_value=LOWEST)).amax(1),
+        "fc: behind the ends",
+    ),
+    "-inf in a function": (
+        lambda m, x, n: m.out(x, n, padding_value=LOWEST).tanh().amax(1),
+        "tanh: behind the",
+    ),
+    "-inf in the answer": (
+        lambda m, x, n: m.out(x, n, padding_value=LOWEST),
+        r"forward..: behind the ends of sequences there is -inf.*Take the maximum over time before",
+    ),
+    "sum by the longest": (lambda m, x, n: m.out(x, n).sum(1) / m.out(x, n).size(1), NOT_BY_LENGTHS),
+    "sum by the length of x": (lambda m, x, n: m.out(x, n).sum(1) / x.size(1), NOT_BY_LENGTHS),
+    "sum by a row": (lambda m, x, n: m.out(x, n).sum(1) / n, NOT_BY_LENGTHS),
+    "sum by three axes": (lambda m, x, n: m.out(x, n).sum(1) / n[:, None][:, None], NOT_BY_LENGTHS),
+    "sum by other lengths": (lambda m, x, n: m.out(x, n).sum(1) / (n + 1)[:, None], NOT_BY_LENGTHS),
+    "sum by longer lengths": (lambda m, x, n: m.out(x, n).sum(1) / n.clamp(min=2)[:, None], NOT_BY_LENGTHS),
+    "sum by cut lengths": (lambda m, x, n: m.out(x, n).sum(1) / n.clamp(1, 2)[:, None], NOT_BY_LENGTHS),
+    "sum by lengths in one byte": (
+        lambda m, x, n: m.out(x, n).sum(1) / n.to(torch.int8)[:, None],
+        NOT_BY_LENGTHS,
+    ),
+    "sum by lengths in float64": (
+        lambda m, x, n: m.out(x, n).sum(1) / n.to(torch.float64)[:, None],
+        NOT_BY_LENGTHS,
+    ),
+    "sum by lengths that are written to": (
+        lambda m, x, n: m.out(x, n).sum(1) / raised(n.clamp(min=1))[:, None],
+        NOT_BY_LENGTHS,
+    ),
+    "sum that is rounded": (
+        lambda m, x, n: torch.div(m.out(x, n).sum(1), n[:, None], rounding_mode="trunc"),
+        NOT_BY_LENGTHS,
+    ),
+    "sum by lengths, channels first": (
+        lambda m, x, n: m.out(x, n).permute(2, 0, 1).sum(2) / n[:, None],
+        NOT_BY_LENGTHS,
+    ),
+    "answers by lengths": (lambda m, x, n: m.fc(m.out(x, n).sum(1)) / n[:, None], "truediv.. is not a link"),
+    "mean twice": (lambda m, x, n: m.out(x, n).sum(1) / n[:, None] / n[:, None], "truediv.. is not a link"),
+    "never packed, by lengths": (
+        lambda m, x, n: m.fc(m.rnn(x)[0].sum(1) / n[:, None]),
+        "by anything but how many steps there are",
+    ),
+    "sum beside the state": (
+        lambda m, x, n: (padded((out := m.rnn(pack(x, n)))[0])[0].sum(1), out[1]),
+        "returns its state beside an answer that is pooled",
     ),
     "packed data": (lambda m, x, n: m.fc(m.rnn(pack(x, n))[0].data), "getattr.. of packed sequences"),
     "a part of what is packed": (lambda m, x, n: m.rnn(pack(x, n))[0][-1], "getitem.. of packed sequences"),
@@ -403,6 +523,8 @@ def test_lengths_that_can_be_left_out() -> None:
     chain = find_chain(model)
     assert (chain.lengths, chain.needs_lengths, chain.cut) == ("lengths", False, True)
     torch.testing.assert_close(gw.Engine(model)(x)[0], model(x))
+    mean = PacksIfAsked(lambda m, x, n: m.rnn(x)[0].mean(1) if n is None else m.out(x, n).sum(1) / n[:, None])
+    torch.testing.assert_close(gw.Engine(mean.eval())(x)[0], mean(x))
     other = PacksIfAsked(lambda m, x, n: m.fc(m.rnn(x)[0].relu() if n is None else m.out(x, n)))
     with pytest.raises(ChainError, match="another function when it is called without lengths"):
         find_chain(other)
