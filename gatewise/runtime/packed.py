@@ -34,7 +34,6 @@ from gatewise.runtime.steps import (
 # Methods that may leave lengths what they are, and types that hold them all.
 SAME_NUMBERS = ("cpu", "cuda", "long", "int", "float", "detach", "to", "tolist")
 TYPES = (torch.int64, torch.int32, torch.float32)
-BELOW_ALL = "Take the maximum over time of what pad_packed_sequence() gives, and nothing else."
 
 
 class PackedWalk:
@@ -102,7 +101,8 @@ class PackedWalk:
     def refuse_lowest(self, node: fx.Node | str, x: Value) -> None:
         """In the chain there are zeros behind the ends."""
         if x.padding == -math.inf:
-            raise self.refuse(node, "it gives something of the -inf behind the ends of sequences", BELOW_ALL)
+            way = "Take the maximum over time before anything else."
+            raise self.refuse(node, "behind the ends of sequences there is -inf", way)
 
     def value(self, node: Any) -> Any:
         return self.values.get(node) if isinstance(node, fx.Node) else None

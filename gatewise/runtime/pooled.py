@@ -18,7 +18,7 @@ ADAPTIVE = {"adaptive_avg_pool1d": "mean", "adaptive_max_pool1d": "max"}
 MODULE_ADAPTIVE = {"AdaptiveAvgPool1d": "mean", "AdaptiveMaxPool1d": "max"}
 # How each is written over the steps of a sequence alone, whatever else is in the batch.
 OWN_STEPS = {
-    "mean": "Divide a sum of zeros by the lengths: out.sum(1) / lengths.unsqueeze(1).",
+    "mean": "Divide a sum by the lengths: out.sum(1) / lengths.unsqueeze(1).",
     "max": 'Pad with pad_packed_sequence(..., padding_value=float("-inf")) before a maximum.',
     "sum": "Sum what pad_packed_sequence() gives, with zeros, before another layer reads it.",
 }
