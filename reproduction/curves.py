@@ -115,15 +115,9 @@ TASKS = {
     "AG News, Bayes": {level: f"agnews-bayes-{row}" for level, row in LEVELS.items()},
     "Character PTB, dense and Bayes": {
         "dense": "ptb-char-original",
-        "W": "ptb-char-bayes-w",
-        "W+N": "ptb-char-bayes-wn",
-        "W+G+N": "ptb-char-bayes-wgn",
+        **{level: f"ptb-char-bayes-{row}" for level, row in LEVELS.items()},
     },
-    "Word PTB small, Bayes": {
-        "W": "ptb-word-small-bayes-w",
-        "W+N": "ptb-word-small-bayes-wn",
-        "W+G+N": "ptb-word-small-bayes-wgn",
-    },
+    "Word PTB small, Bayes": {level: f"ptb-word-small-bayes-{row}" for level, row in LEVELS.items()},
     "Word PTB small, pruning": {
         "W+N": "ptb-word-small-prune-wn",
         "W+N, best": "ptb-word-small-prune-wn-best",
@@ -183,9 +177,10 @@ def draw(present: Mapping[str, Mapping[str, Sequence[StoredRun]]]) -> Figure:
     for strip, (task, levels) in zip(strips, present.items()):
         strip.subplots_adjust(left=0.04, right=0.99, top=0.76, bottom=0.17, wspace=0.26)
         strip.text(0.012, 0.95, task, size=12, weight="bold", color=INK, va="center")
+        handles = entries(levels)
         strip.legend(
-            handles=entries(levels), loc="center right", bbox_to_anchor=(0.995, 0.95), ncols=len(COLOURS) + 1,
-            fontsize=8.5, frameon=False, labelcolor=INK, handlelength=1.8, columnspacing=1.6,
+            handles=handles, loc="center right", bbox_to_anchor=(0.995, 0.95), ncols=len(handles),
+            fontsize=8.5, frameon=False, labelcolor=INK, handlelength=1.8, columnspacing=1.3,
         )  # fmt: skip
         for axes, measure in zip(strip.subplots(1, len(MEASURES)), MEASURES):
             panel(axes, measure, levels)
@@ -206,7 +201,8 @@ def entries(levels: Mapping[str, Sequence[StoredRun]]) -> list[Line2D]:
 def panel(axes: Axes, measure: str, levels: Mapping[str, Sequence[StoredRun]]) -> None:
     """Epochs on a logarithmic scale: most of the pruning happens in the first tenth of them."""
     # Of the quality what follows an eighth of the epochs must be in sight: those before would flatten it.
-    first = 1 / 8 if measure in QUALITIES else 0
+    longest = max(run.metrics[-1]["epoch"] for runs in levels.values() for run in runs)
+    first = longest / 8 if measure in QUALITIES else 0
     late: list[float] = []
     for level, runs in levels.items():
         row, colour = runs[0].row, COLOURS[level]
@@ -214,13 +210,13 @@ def panel(axes: Axes, measure: str, levels: Mapping[str, Sequence[StoredRun]]) -
             epochs, values = thinned(*series(run, measure))
             axes.plot(epochs, values, color=colour, linewidth=0.7 if k else 1.6, alpha=0.6 if k else 1,
                       marker="_" if len(epochs) == 1 else None, markersize=10)  # fmt: skip
-            late += [value for epoch, value in zip(epochs, values) if epoch >= first * max(epochs)]
+            late += [value for epoch, value in zip(epochs, values) if epoch >= min(first, max(epochs))]
         log = [(point.epoch, getattr(point, measure)) for point in AUTHORS.get(row, ())]
         points = [(epoch, value) for epoch, value in log if value is not None]
         if points:
             axes.plot(*zip(*points), color=colour, marker="o", markersize=5, markerfacecolor="white", linestyle="",
                       zorder=4)  # fmt: skip
-            late += [value for _, value in points]
+            late += [value for epoch, value in points if epoch >= first]
         final = paper(row, measure, runs[0])
         if final is not None and row not in AUTHORS:
             axes.axhline(final, color=colour, linewidth=1, linestyle=":")
@@ -229,7 +225,7 @@ def panel(axes: Axes, measure: str, levels: Mapping[str, Sequence[StoredRun]]) -
     plain(axes, quality if measure in QUALITIES else TITLES.get(measure, measure), "epoch", "")
     axes.set_visible(bool(late))
     if late:
-        scales(axes, late, max(run.metrics[-1]["epoch"] for runs in levels.values() for run in runs))
+        scales(axes, late, longest)
 
 
 def scales(axes: Axes, shown: Sequence[float], epochs: int) -> None:
