@@ -4,8 +4,9 @@
 paper does not state. `lambda`: the strength of pruning W+N, which the paper says was tuned to equal quality.
 `small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
 three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`,
-`large-wn`: the same to the end, and lambda. `imdb-vectors`: what pretrained vectors are worth to the
-dense network. A trial differs from its recipe in the keys that its name lists and is otherwise trained in full.
+`large-wn`: the same to the end, and lambda. `imdb-vectors`, `agnews-vectors`: what pretrained vectors are worth to
+the dense network; `agnews-rows`: what half of the training rows are. A trial differs from its recipe in the keys that
+its name lists and is otherwise trained in full.
 Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
@@ -17,6 +18,8 @@ are done already are taken from their folders.
     python reproduction/choose_settings.py large-wgn --json reproduction/choice_large_wgn.json
     python reproduction/choose_settings.py large-wn --json reproduction/choice_large_wn.json
     python reproduction/choose_settings.py imdb-vectors --json reproduction/choice_imdb_vectors.json
+    python reproduction/choose_settings.py agnews-vectors --json reproduction/choice_agnews_vectors.json
+    python reproduction/choose_settings.py agnews-rows --json reproduction/choice_agnews_rows.json
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ RECIPE = {
     "large-wgn": "ptb-word-large-prune-wgn",
     "large-wn": "ptb-word-large-prune-wn",
     "imdb-vectors": "imdb-original",
+    "agnews-vectors": "agnews-original",
+    "agnews-rows": "agnews-original",
 }
 TRIALS = {
     "bayes": [
@@ -78,6 +83,9 @@ TRIALS = {
         for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
     ],
     "imdb-vectors": ["vectors=word2vec", "vectors=none"],
+    "agnews-vectors": ["vectors=word2vec", "vectors=none"],
+    # What is not validation trains: all rows but the usual twentieth of them, and half as many.
+    "agnews-rows": ["valid_fraction=0.05 epochs=5", "valid_fraction=0.525 epochs=5"],
 }
 
 
