@@ -84,7 +84,7 @@ class Value:
     axes: tuple[Any, ...]
     squeezed: bool = False
     padding: float | None = (
-        None  # behind the ends of sequences; NaN: what layers made of zeros there; None: no such end
+        None  # what lies behind the ends of sequences; NaN: whatever a layer made of zeros
     )
     cut: bool = False  # its time ends with the longest sequence
 
