@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.masks import Masks, find_masks
+from gatewise.nn.lookup import is_quantized
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.structure import (
@@ -22,6 +23,7 @@ from gatewise.structure import (
     one_pass,
     reachable,
 )
+from gatewise.wording import counted
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,16 @@ def measure(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None
 
 def find_uncounted(model: nn.Module, masks: Masks) -> dict[str, str]:
     """Modules whose matrices are in no row of the table: name -> `conv (Conv1d), 36 weights`."""
-    counted = {matrix.rpartition(".")[0] for matrix in masks.matrix}
+    known = {matrix.rpartition(".")[0] for matrix in masks.matrix}
     found = {}
     for name, module in model.named_modules():
         matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
-        inside = any(not path or name == path or name.startswith(f"{path}.") for path in counted)
-        if matrices and not inside:
-            size = sum(p.numel() for p in matrices)
-            found[name] = f"{name or 'the model'} ({type(module).__name__}), {size:,} weights"
+        inside = any(not path or name == path or name.startswith(f"{path}.") for path in known)
+        if inside or not (matrices or is_quantized(module)):
+            continue
+        size = sum(p.numel() for p in matrices)
+        what = counted(size, "weight") if matrices else "quantized"
+        found[name] = f"{name or 'the model'} ({type(module).__name__}), {what}"
     return found
 
 

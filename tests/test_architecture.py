@@ -10,7 +10,9 @@ from pathlib import Path
 import gatewise
 
 PACKAGE = Path(gatewise.__file__).parent
-STAGES = "layout nn readers groups masks structure sparsify report analyse compact runtime export tasks recipes cli"
+STAGES = """
+    wording layout nn readers groups masks structure sparsify report analyse compact runtime export tasks recipes cli
+"""
 RANK = {stage: k for k, stage in enumerate(STAGES.split())}
 IMPORT = re.compile(r"^\s*(?:from gatewise|import gatewise)\.(\w+)|^\s*from gatewise import ([\w, ]+)", re.M)
 

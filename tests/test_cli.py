@@ -299,7 +299,7 @@ def test_what_compress_warns_of_is_a_note(
     layer.weight_hh_l0.data[:, 0] = 0
     gatewise.save(layer, "layer")
     assert main(["compress", "layer", "-o", "small"]) == 0
-    assert "Note: l0 keeps 1 neurons that no known weight reads" in capsys.readouterr().err
+    assert "Note: l0 keeps 1 neuron that no known weight reads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["measure", "run"], ["compress", "run", "-o", "small"]])

@@ -34,6 +34,7 @@ from gatewise.readers.graph import block_name, find_blocks
 from gatewise.readers.values import leaves
 from gatewise.sparsify.variational import Variational
 from gatewise.structure import Structure, reachable, read_at_all
+from gatewise.wording import counted
 
 
 def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None) -> nn.Module:
@@ -201,7 +202,9 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
             silent = ~read_at_all(name, masks.matrix, known).cpu() | ~masks.recurrent[name].neuron
             unread = silent & structure.recurrent()[name].keep_neurons
             if unread.any():
-                left.append(f"{name} keeps {int(unread.sum())} neurons that no known weight reads ({why})")
+                left.append(
+                    f"{name} keeps {counted(int(unread.sum()), 'neuron')} that no known weight reads ({why})"
+                )
                 unknown = unknown or graph.blocks[name].module
     advice = f'. State their readers if you know them: readers={{"{unknown}": [...]}}' if unknown else ""
     for name, module in model.named_modules():

@@ -74,11 +74,21 @@ def why_not_recurrent(module: nn.Module) -> str | None:
     if (ours or isinstance(module, tuple(TORCH_CELLS))) and not forward_is_known(module):
         own = f"{type(module).__name__} has a forward() of its own"
         return "a hook makes its weights" if makes_weights(module) else own
+    if is_quantized(module) and hasattr(module, "hidden_size"):
+        return (
+            "it is quantized, which comes after sparsifying and compressing, "
+            'or with gatewise.export.to_c(..., weights="int8")'
+        )
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
     if getattr(module, "is_compact", False) and cell_of(module) is not None:
         return "it is compact already"
     return None
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """A layer that torch.ao.quantization made, not the packed weights inside it, which are modules as well."""
+    return type(module).__module__.startswith("torch.ao.nn.") and "Quantized" in module._get_name()
 
 
 def places_of(module: nn.Module) -> Iterator[tuple[int, int]]:

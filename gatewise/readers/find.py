@@ -17,6 +17,7 @@ from gatewise.readers.graph import (
     output_blocks,
 )
 from gatewise.readers.trace import input_width, trace_reads
+from gatewise.wording import counted
 
 
 def find_readers(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None) -> ReaderGraph:
@@ -90,6 +91,7 @@ def check_stated(model: nn.Module, stated: Mapping[str, Sequence[str]]) -> None:
             takes = input_width(modules[name])
             if takes != width:
                 raise ValueError(
-                    f"readers: {name!r} takes {takes} inputs, but {source!r} has {width} outputs. "
-                    "State only readers of the whole output, or let tracing find the readers."
+                    f"readers: {name!r} takes {counted(takes, 'input')}, but {source!r} has "
+                    f"{counted(width, 'output')}. State only readers of the whole output, or let tracing "
+                    "find the readers."
                 )

@@ -12,6 +12,7 @@ from torch import nn
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.narrow import Floats, Level, narrow_chain, pools
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
+from gatewise.wording import counted
 
 INT64 = np.dtype(np.int64)
 
@@ -127,7 +128,7 @@ class Engine:
         state, frame = before or (self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads))
         if frame.batch != batch:
             raise ValueError(
-                f"step() had {frame.batch} sequences before, now {batch}; call reset() in between."
+                f"step() had {counted(frame.batch, 'sequence')} before, now {batch}; call reset() in between."
             )
         value = self._run(array, state, frame)
         if before is None:  # only now: a step that failed leaves nothing to go on from

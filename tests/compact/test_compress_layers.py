@@ -53,7 +53,7 @@ def test_layers_with_a_forward_of_their_own_stay() -> None:
     """A subclass may compute anything: it is left as it is, and what it reads is kept."""
     model = tagger(nn.LSTM(3, 4), Halved(4, 2)).eval()
     model.fc.weight[:, 0] = model.rnn.weight_hh_l0[:, 0] = 0
-    with pytest.warns(UserWarning, match="keeps 1 neurons"):
+    with pytest.warns(UserWarning, match="keeps 1 neuron that"):
         small = gw.compress(model)
     same(small, model, X)
     assert type(small.fc) is Halved
@@ -68,6 +68,18 @@ def test_recurrent_layers_without_gates_stay_and_are_named() -> None:
     model = tagger(nn.RNN(3, 4)).eval()
     with pytest.warns(UserWarning, match=r"rnn stays as it is \(RNN has no gates\)"):
         same(gw.compress(model), model, X)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning", "ignore:.*quantize:UserWarning")
+def test_quantized_recurrent_layers_stay_and_are_named() -> None:
+    """What torch.ao.quantization made holds no float weights to cut: quantizing comes last."""
+    model = tagger(nn.GRU(3, 4)).eval()
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.GRU, nn.Linear})
+    with pytest.warns(UserWarning, match=r"rnn stays as it is \(it is quantized, which comes after"):
+        same(gw.compress(quantized), quantized, X)
+    assert gw.measure(quantized).uncounted == {"rnn": "rnn (GRU), quantized", "fc": "fc (Linear), quantized"}
+    with pytest.raises(ValueError, match=r"rnn: it is quantized, .*the model has no other layer that can\.$"):
+        gw.Variational(quantized, n_train=10)
 
 
 class Own(nn.TransformerEncoderLayer):

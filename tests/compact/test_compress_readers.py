@@ -133,7 +133,7 @@ def test_a_model_that_keeps_its_state() -> None:
     gw.measure(model)
     assert (model.hidden, model.history, model.calls) == (None, [], 0)
     model(X)  # a state with a history of gradients, which torch would not copy
-    with pytest.warns(UserWarning, match="keeps 1 neurons .*forward\\(\\) stores it in h"):
+    with pytest.warns(UserWarning, match="keeps 1 neuron that .*forward\\(\\) stores it in h"):
         small = gw.compress(model)
     smaller = gw.compress(model, readers={"rnn": ["fc"]})
     assert (len(model.history), model.calls) == (1, 1)

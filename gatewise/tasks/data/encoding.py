@@ -27,6 +27,7 @@ from gatewise.tasks.data.language import LanguageData, Vocabulary, unix_lines, w
 from gatewise.tasks.data.series import SeriesData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import RunError, model_folder, write_json, write_whole
+from gatewise.wording import counted
 
 ENCODING = "encoding.json"
 SPECIAL = ("<pad>", "<start>", "<unk>")  # rows of the embedding before the first word
@@ -89,8 +90,8 @@ class Encoding:
         steps = numbers[:, None] if numbers.ndim == len(mean) == 1 else numbers
         if steps.ndim < 2 or steps.shape[-1] != len(mean):
             raise DataError(
-                f"numbers of shape {numbers.shape} do not fit the model: it reads {len(mean)} inputs a step, so they "
-                f"must be (T, {len(mean)}). A single step is (1, {len(mean)})."
+                f"numbers of shape {numbers.shape} do not fit the model: it reads {counted(len(mean), 'input')} a "
+                f"step, so they must be (T, {len(mean)}). A single step is (1, {len(mean)})."
             )
         scaled: Array = ((steps - mean) / scale).astype(np.float32)
         return scaled

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gatewise.tasks.data.batches import SPLITS, EpochPlan, plan_epoch
 from gatewise.tasks.data.sources import DataError, find, obtain
+from gatewise.wording import counted
 
 END, UNKNOWN = "<eos>", "<unk>"
 Level = Literal["word", "char"]
@@ -123,7 +124,9 @@ def from_texts(
         raise DataError(f"level is {level!r}; it must be 'word' or 'char'.")
     for split, stream in zip(SPLITS, streams):
         if len(stream) < 2:
-            raise DataError(f"the {split} text has {len(stream)} symbols; a language model needs at least 2.")
+            raise DataError(
+                f"the {split} text has {counted(len(stream), 'symbol')}; a language model needs at least 2."
+            )
     return LanguageData(streams[0], streams[1], streams[2], vocabulary, level, note)
 
 
@@ -221,9 +224,10 @@ class Windows:
         self.n_windows = n_full + (remainder == "keep" and rest > 0)
         if self.n_windows == 0:
             raise DataError(
-                f"{len(ids):,} symbols in {batch_size} rows leave {max(length - 1, 0)} targets a row, too few for a "
-                f"window of {steps}. Decrease batch_size or steps, or keep the remainder; in a recipe data.batch "
-                "(data.test_batch), data.steps and data.remainder. Or give a longer text."
+                f"{counted(len(ids), 'symbol')} in {counted(batch_size, 'row')} leave "
+                f"{counted(max(length - 1, 0), 'target')} a row, too few for a window of {steps}. Decrease "
+                "batch_size or steps, or keep the remainder; in a recipe data.batch (data.test_batch), data.steps "
+                "and data.remainder. Or give a longer text."
             )
         self.batch_size, self.steps = batch_size, steps
         self.n_steps = length - 1 if remainder == "keep" else n_full * steps  # targets in a row

@@ -31,6 +31,7 @@ from torch import Tensor
 from gatewise.tasks.data.batches import SPLITS, Examples
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.provenance import digest_of
+from gatewise.wording import counted
 
 Array = npt.NDArray[Any]
 
@@ -261,7 +262,9 @@ def _assemble(
     n_inputs = train.x.shape[2]
     mean, scale = scaling if scaling is not None else _scaling(train)
     if len(mean) != n_inputs:
-        raise DataError(f"{path}: has {n_inputs} numbers a step; the model was trained with {len(mean)}.")
+        raise DataError(
+            f"{path}: has {counted(n_inputs, 'number')} a step; the model was trained with {len(mean)}."
+        )
     if train.y is not None and train.y.ndim == 1:
         known = classes or _classes(parts, path)
         parts = {split: _numbered(part, known, path, split) for split, part in parts.items()}
@@ -305,7 +308,7 @@ def _classes(parts: Mapping[str, _Part], path: str) -> tuple[int, ...]:
     unseen = sorted(set.union(*found.values()) - found["train"])
     if unseen or len(found["train"]) < 2:
         raise DataError(
-            f"{path}: the training sequences have {len(found['train'])} classes, all parts together "
+            f"{path}: the training sequences have {counted(len(found['train']), 'class')}, all parts together "
             f"{len(found['train']) + len(unseen)}; there must be at least 2, and training must see them all"
             + (f", class {unseen[0]} too. Give x_valid and x_test of your own." if unseen else ".")
         )
@@ -347,7 +350,7 @@ def _kind(part: _Part) -> str:
     if part.y is None:
         return "next step"
     where = "at every step" if part.y.ndim == 3 else "at the end"
-    return "classes" if part.y.ndim == 1 else f"{part.y.shape[-1]} numbers {where}"
+    return "classes" if part.y.ndim == 1 else f"{counted(part.y.shape[-1], 'number')} {where}"
 
 
 def _named(name: str, split: str) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.tasks.data.sources import DataError, Found, data_folder, find, obtain
+from gatewise.wording import counted
 
 AG_NEWS_ROWS = 120_000  # of the official train.csv
 
@@ -100,13 +101,14 @@ def read_csv(path: str | Path, text: Sequence[Column], label: Column) -> tuple[l
     for line, row in rows:
         if min(places) < 0 or max(places) >= len(row):
             raise DataError(
-                f"{path}: line {line} has {len(row)} columns; columns {places} were asked for, counted from 0."
+                f"{path}: line {line} has {counted(len(row), 'column')}; columns {places} were asked for, "
+                "counted from 0."
             )
         # A comma outside of quotes moves all that follows by a column: part of a text would be taken as the class.
         if len(row) > width:
             raise DataError(
-                f"{path}: line {line} has {len(row)} columns, the first line {width}. Put a text with commas between "
-                'double quotes (").'
+                f"{path}: line {line} has {counted(len(row), 'column')}, the first line {width}. Put a text with "
+                'commas between double quotes (").'
             )
         texts.append(" ".join(row[place] for place in places[:-1]))
         labels.append(row[places[-1]].strip())

@@ -195,7 +195,7 @@ def test_both_forms_of_windows_agree(n: int, batch: int, steps: int) -> None:
 
 
 def test_windows_that_do_not_fit_say_so() -> None:
-    with pytest.raises(DataError, match="10 symbols in 4 rows leave 1 targets a row"):
+    with pytest.raises(DataError, match="10 symbols in 4 rows leave 1 target a row"):
         Windows(torch.arange(10), 4, 5)
     with pytest.raises(DataError, match="remainder is 'cut'"):
         Windows(torch.arange(10), 2, 2, "cut")  # type: ignore[arg-type]
