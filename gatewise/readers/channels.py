@@ -91,8 +91,8 @@ class ChannelOperations:
             result = self.binary(name, (*args, *kwargs.values()))
         elif name in REDUCTIONS:
             result = self.attempt(self.reduce, (name, *args), kwargs)
-        elif name in POOLS and isinstance(args[0], Channels) and args[0].axis == args[0].rank - 2:
-            result = args[0]  # (B, W, T): pools over time
+        elif name in POOLS:
+            result = self.pooled(args[0])
         if result is NotImplemented:
             self.expose([args, kwargs], f"{name}() may mix its channels")
             return UNKNOWN
@@ -105,6 +105,11 @@ class ChannelOperations:
             if self.strict:
                 raise
             return NotImplemented
+
+    @staticmethod
+    def pooled(x: Value) -> Value:
+        """Of (B, W, T), over time."""
+        return x if isinstance(x, Channels) and x.axis == x.rank - 2 else NotImplemented
 
     def used_up(self, x: Channels, rank: int, why: str) -> Bare:
         self.expose(x, why)
@@ -262,10 +267,14 @@ class ChannelOperations:
     def on_flatten(self, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
         if isinstance(x, States) and x.moved and start_dim == 1:
             return self.on_cat(list(x.parts), -1)
-        if not isinstance(x, Channels) or x.axis != x.rank - 1:
+        if not isinstance(x, Channels) or x.axis < x.rank - 2:
             return NotImplemented
         start, end = x.axis_of(start_dim), x.axis_of(end_dim)
-        if end == x.axis and start != end:
+        if x.axis == start == end - 1 and self.assume(
+            "flatten", (True, False)
+        ):  # time was pooled to one step
+            return replace(x, rank=x.rank - 1)
+        if end >= x.axis and start != end:
             return self.used_up(x, x.rank - (end - start), "flatten() lays its channels side by side")
         return replace(x, rank=x.rank - (end - start), axis=x.axis - (end - start))
 
@@ -388,6 +397,8 @@ def without_units(name: str, args: Any, kwargs: Any) -> Value:
         return Bare(rank, first.width) if isinstance(first, Bare) else Sized(rank)
     if isinstance(first, Bare):
         return of_bare(name, first, args[1:])
+    if name == "values" and isinstance(first, tuple):
+        return first[0]  # of max() and its like, over units that are used up
     if name == "unsqueeze" and isinstance(first, Sized):
         return Sized(first.rank + 1)
     return UNKNOWN

@@ -38,6 +38,7 @@ POINTWISE_MODULES = set(
     "Tanhshrink".split()
 )
 ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid Hardtanh".split())
+POOLING_MODULES = set("MaxPool1d AvgPool1d AdaptiveMaxPool1d AdaptiveAvgPool1d".split())
 MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 
 

@@ -20,7 +20,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import ChannelOperations
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.names import POINTWISE_MODULES, ZERO_MOVING_MODULES, name_of
+from gatewise.readers.names import POINTWISE_MODULES, POOLING_MODULES, ZERO_MOVING_MODULES, name_of
 from gatewise.readers.record import (
     PASSED_ON,
     Recording,
@@ -138,6 +138,8 @@ class Follower(ChannelOperations):
                     self.walk(recording, way)
                 except Impossible:
                     continue
+                condition = assumed_ranks(way)
+                self.found.exposed.update({name: why + condition for name, why in self.found.exposed.items()})
                 whole.add(self.found)
                 possible = True
         if not possible:
@@ -254,11 +256,17 @@ class Follower(ChannelOperations):
             return self.produced(name, UNKNOWN)
         if kind in POINTWISE_MODULES:
             return x
-        moved = without_zero(x) if kind in ZERO_MOVING_MODULES else NotImplemented
-        if moved is NotImplemented:
+        result = NotImplemented
+        if kind in ZERO_MOVING_MODULES:
+            result = without_zero(x)
+        elif kind in POOLING_MODULES:
+            result = self.pooled(x)
+        elif kind == "BatchNorm1d":
+            result = self.attempt(batch_normed, (x,), {})
+        if result is NotImplemented:
             self.expose([args, kwargs], f"{kind} {name!r} may mix its channels")
             return UNKNOWN
-        return moved
+        return result
 
     def call_hooked(self, name: str, given: Value) -> Value:
         """A hook sees and may change what a layer takes and gives."""
@@ -333,6 +341,20 @@ def assumptions(choices: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
         for k in range(1, most):
             ways.append({key: options[min(k, len(options) - 1)] for key, options in choices.items()})
     return [{key: value for key, value in way.items() if value != choices[key][0]} for way in ways]
+
+
+def batch_normed(x: Value) -> Value:
+    """Of (B, W) or (B, W, T), channel by channel."""
+    if isinstance(x, Channels | Bare) and x.rank not in (2, 3):
+        raise Impossible
+    return without_zero(x) if isinstance(x, Channels) and x.axis == 1 else NotImplemented
+
+
+def assumed_ranks(way: Mapping[str, Any]) -> str:
+    """For a reason: ` where the output of rnn has 2 axes`; nothing where it is what every layer usually gives."""
+    ranks = {what.partition(" ")[2]: n for what, n in way.items() if what.startswith("rank ")}
+    said = (f"the output of {name} has {n} {'axis' if n == 1 else 'axes'}" for name, n in ranks.items())
+    return f" where {' and '.join(said)}" if ranks else ""
 
 
 def input_width(module: nn.Module) -> int:

@@ -177,7 +177,7 @@ def unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> l
 
 def refuse_unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> None:
     for block in unknown_readers(graph, recurrent):
-        way_out = f'State who reads the layer, for instance readers={{"{block.module}": ["fc"]}}'
+        way_out = f'State who reads the layer: readers={{"{block.module}": [...]}}'
         if not block.module:
             way_out = "Put it in a module with the layers that read it"
         raise ValueError(
@@ -201,7 +201,7 @@ def warn_left_out(
         warnings.warn(
             f"{block.name}: its readers are not known ({graph.exposed[block.name]}), so no L1 is put on "
             f"{', '.join(left_out)}. Say which layers get it, for instance l1_layers={[*scope, *left_out]}, or "
-            f'state who reads the layer, for instance readers={{"{block.module}": ["{left_out[0]}"]}}.',
+            f'state who reads the layer: readers={{"{block.module}": [...]}}.',
             stacklevel=3,
         )
 

@@ -84,6 +84,18 @@ def returned(m: Any, x: Any) -> Any:
     return m.fc(out), out
 
 
+def batch_first(rule: Any, *exposed: str, width: int = H, **layers: Any) -> Pattern:
+    """rnn -> rule(layers, output) -> fc, of texts (B, T, E)"""
+    return numbers(
+        lambda m, x: m.fc(rule(m, m.rnn(x)[0])),
+        *exposed,
+        x=lambda: torch.randn(B, T, E),
+        rnn=partial(nn.GRU, E, H, batch_first=True),
+        fc=linear(width),
+        **layers,
+    )
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(H, 3), nn.ReLU(), nn.Linear(3, 3), nn.Sigmoid())
 
@@ -142,6 +154,32 @@ EVERYDAY = {
         lambda out: out.masked_fill((torch.arange(T)[:, None] >= LENGTHS)[..., None], -9.0).amax(0)
     ),
     "pooling module": head(lambda out: F.adaptive_max_pool1d(out.permute(1, 2, 0), 1).squeeze(2)),
+    "max pooling, by name, batch first": batch_first(lambda m, out: out.max(dim=1).values),
+    "mean and max side by side, batch first": batch_first(
+        lambda m, out: torch.cat([out.mean(1), out.max(1).values], -1), width=2 * H
+    ),
+    "pooling layer": batch_first(
+        lambda m, out: m.pool(out.transpose(1, 2)).squeeze(-1), pool=partial(nn.AdaptiveAvgPool1d, 1)
+    ),
+    "pooling layer, flattened": batch_first(
+        lambda m, out: m.pool(out.transpose(1, 2)).flatten(1), pool=partial(nn.MaxPool1d, T)
+    ),
+    "pooled to two steps, flattened": batch_first(
+        lambda m, out: m.pool(out.transpose(1, 2)).flatten(1),
+        "rnn.l0",
+        pool=partial(nn.AdaptiveMaxPool1d, 2),
+        width=2 * H,
+    ),
+    "pooling across channels": batch_first(
+        lambda m, out: m.pool(out)[:, -1], "rnn.l0", pool=partial(nn.MaxPool1d, 3, 1, 1)
+    ),
+    "batch norm": batch_first(lambda m, out: m.norm(out[:, -1]), norm=partial(nn.BatchNorm1d, H)),
+    "batch norm of a sequence": batch_first(
+        lambda m, out: m.norm(out.transpose(1, 2)).amax(2), norm=partial(nn.BatchNorm1d, H)
+    ),
+    "batch norm of steps": batch_first(
+        lambda m, out: m.norm(out)[:, -1], "rnn.l0", norm=partial(nn.BatchNorm1d, T)
+    ),
     "mean and max side by side": head(lambda out: torch.cat([out.mean(0), out.amax(0)], 1), width=2 * H),
     "channels side by side, by the other name": head(
         lambda out: torch.cat([out, out.tanh()], axis=-1), width=2 * H

@@ -131,6 +131,18 @@ def test_what_a_layer_hands_on_in_evaluation_is_its_argument(layer: nn.Module) -
     assert "another view" in find_readers(model).exposed["rnn.l0"]
 
 
+def test_a_reason_says_for_which_shape_it_holds() -> None:
+    """sum(1) goes over time in a batch; of one sequence without a batch it would go over neurons."""
+    model = Net(
+        lambda m, x, mask: m.fc((m.rnn(x)[0] * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)),
+        rnn=nn.GRU(E, H, batch_first=True),
+        fc=nn.Linear(H, 2),
+    )
+    why = find_readers(model).exposed
+    assert why["rnn.l0"] == "sum() goes over its channels where the output of rnn has 2 axes"
+    assert why["fc"] == "forward() returns it"
+
+
 def test_a_loop_over_the_length_of_an_input_is_named() -> None:
     """How often it runs, and what it does then, nobody knows beforehand."""
 

@@ -31,7 +31,8 @@ class TestContract(SparsifierContract):
             fc=nn.Linear(3, 2),
         )
         with pytest.raises(
-            ValueError, match=r'rnn\.l0: its readers are not known .*readers={"rnn": \["fc"\]}'
+            ValueError,
+            match=r'rnn\.l0: its readers are not known .*readers={"rnn": \[\.\.\.\]}, or use levels="W"\.$',
         ):
             self.make(model)
         self.make(model, readers={"rnn": ["fc"]})
