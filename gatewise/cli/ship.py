@@ -56,7 +56,7 @@ def export(
     loaded = load(model, built(into))
     if onnx is not None:
         path = to_onnx(loaded, onnx, states=states, lengths=lengths)
-        typer.echo(f"{path}: {path.stat().st_size} bytes")
+        typer.echo(f"{path}: {path.stat().st_size:,} bytes")
     if c is not None:
         made = to_c(loaded, c, weights="int8" if int8 else "float32")
         where = "flash" if made.weight_file is None else made.weight_file.name
@@ -67,7 +67,7 @@ def export(
     # Beside a C folder, not inside: to_c() replaces only what is its own.
     for written in (onnx, c):
         for path in copy_encoding(model, written.with_name(f"{written.name}.{ENCODING}")) if written else ():
-            typer.echo(f"{path}: {path.stat().st_size} bytes")
+            typer.echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
 @app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/compressed --threads 2")

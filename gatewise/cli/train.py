@@ -125,7 +125,9 @@ def evaluate(
     typer.echo(f"\n{report}")
 
 
-@app.command(rich_help_panel=TRAIN, epilog="Example: gatewise reproduce --run ptb-word-small-bayes-wgn")
+@app.command(
+    rich_help_panel=TRAIN, epilog="Example: gatewise reproduce --run ptb-word-small-bayes-wgn --results again"
+)
 def reproduce(
     results: Annotated[Path, typer.Option(help="Folder with one finished run per row.")] = Path("results"),
     row: Annotated[str | None, typer.Option("--run", help="Train this row into the folder first.")] = None,

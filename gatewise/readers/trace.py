@@ -70,11 +70,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     if cell_of(model) is not None or is_linear(model) or is_embedding(model):
         why = "it is the whole model: its output and state are the answer"
         return Found(exposed=dict.fromkeys(blocks, why))
-    prefix, root = "", model
-    if isinstance(model, DataParallel | DistributedDataParallel):
-        prefix, root = "module.", model.module
-    elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
-        prefix, root = "_orig_mod.", inner
+    prefix, root = unwrapped(model)
     try:
         made, failure = recordings(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
@@ -97,6 +93,14 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
             found.exposed.setdefault(name, why)
         found.memory.update(blocks)
     return found
+
+
+def unwrapped(model: nn.Module) -> tuple[str, nn.Module]:
+    """The model inside DataParallel or torch.compile, and what the names of its layers begin with."""
+    if isinstance(model, DataParallel | DistributedDataParallel):
+        return "module.", model.module
+    inner = getattr(model, "_orig_mod", None)
+    return ("_orig_mod.", inner) if isinstance(inner, nn.Module) else ("", model)
 
 
 class Follower(ChannelOperations):

@@ -27,6 +27,7 @@ from gatewise.readers.record import (
     recordings,
     rewritten,
 )
+from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
 from gatewise.runtime.pooled import ADAPTIVE, DIVISIONS, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
 from gatewise.runtime.steps import (
@@ -74,6 +75,7 @@ def find_chain(model: nn.Module) -> Chain:
     Raises:
         ChainError: forward() cannot be followed, or does something a chain cannot.
     """
+    _, model = unwrapped(model)
     if cell_of(model) is not None and not is_single_step(model):
         step = Step("recurrent", "", model)
         axis = 0 if model.batch_first else 1

@@ -85,14 +85,14 @@ def check_names(
             raise ValueError(f"{argument}: {name!r} {what}; there are {there}.")
 
 
-def check_own_parameters(name: str, module: nn.Module, argument: str) -> None:
+def check_own_parameters(name: str, module: nn.Module, argument: str = "") -> None:
     """A weight that torch computes from another one (pruned, parametrised) cannot be changed where it stands."""
     made = [matrix for matrix in matrix_names(module) if matrix not in module._parameters]
     if made:
+        without = f", or leave the layer out with {argument}=[...]" if argument else ""
         raise ValueError(
             f"{name or 'the model'}: {made[0]} is computed from another parameter (torch.nn.utils.prune or a "
-            "parametrisation). Make it permanent first (prune.remove, remove_parametrizations), or leave the layer "
-            f"out with {argument}=[...]."
+            f"parametrisation). Make it permanent first (prune.remove, remove_parametrizations){without}."
         )
 
 

@@ -14,7 +14,7 @@ from gatewise.groups import Lines, find_groups, transpose_groups
 from gatewise.nn.lookup import check_finite, matrix_names
 from gatewise.readers import Block, ReaderGraph, find_readers
 from gatewise.readers.graph import joined
-from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
+from gatewise.sparsify.checks import check_levels, check_not_negative, check_own_parameters, chosen_modules
 from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
 from gatewise.structure import Structure
 
@@ -74,6 +74,8 @@ class GroupLasso:
         in_scope, grouped = matrices_of(scope), matrices_of(recurrent)
         grouped += [read.matrix for read in graph.reads if graph.blocks[read.block].module in recurrent]
         names = dict.fromkeys([*in_scope, *(grouped if levels != "W" else [])])
+        for name in dict.fromkeys(matrix.rpartition(".")[0] for matrix in names):
+            check_own_parameters(name, model.get_submodule(name))
         # A parameter shared by two layers is one parameter: it is penalised and thresholded once.
         first: dict[int, str] = {}
         for name in names:

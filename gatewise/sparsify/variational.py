@@ -25,7 +25,7 @@ from gatewise.sparsify.layers import (
     VariationalRecurrent,
 )
 from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
-from gatewise.sparsify.watch import EVERY, IN_A_ROW, Watch
+from gatewise.sparsify.watch import EVERY, IN_A_ROW, Watch, is_capturing, never_moved
 from gatewise.structure import Structure
 
 NOISES = ("sequence", "batch")
@@ -140,10 +140,20 @@ class Variational:
     def step(self) -> None:
         """Count the update, for the warm-up. Call it after the optimizer's step.
 
-        Warns once when for some hundred updates nothing of a layer was above the threshold.
+        Warns once when for some hundred updates nothing of a layer was above the threshold, or no optimizer has the
+        parameters that were added.
         """
         self.steps += 1
-        if not torch.compiler.is_compiling() and (empty := self._watch.update()):
+        if torch.compiler.is_compiling():
+            return
+        empty = self._watch.update()
+        if self._watch.updates == EVERY and not is_capturing() and never_moved(self._parameters()[1]):
+            warnings.warn(
+                f"In {EVERY} updates no log sigma has moved: the optimizer does not have them, so nothing will "
+                "become sparse. Make the optimizer after gatewise.Variational(...), which adds parameters.",
+                stacklevel=2,
+            )
+        if empty:
             updates = self._watch.updates
             longer = 2 * max(5 * updates, 0 if self.warm_up is None else self.warm_up[1])
             warnings.warn(

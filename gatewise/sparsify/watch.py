@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gatewise.nn.lookup import ending, places_of
 from gatewise.readers.graph import block_name
@@ -45,6 +47,11 @@ class Watch:
         for name, some in left.items():
             if some or name in self.empty_for:
                 self.empty_for[name] = 0 if some else self.empty_for[name] + 1
+
+
+def never_moved(log_sigmas: Sequence[Tensor]) -> bool:
+    """Whether all have gradients and are still as they were made, one number each: no optimizer has them."""
+    return all(p.grad is not None and bool((p == p.flatten()[:1]).all()) for p in log_sigmas)
 
 
 def is_capturing() -> bool:

@@ -218,6 +218,12 @@ def test_a_dense_model_is_compressed_first() -> None:
     torch.testing.assert_close(gw.accelerate(case.model)(case.x)[0], case.answer(case.x), **CLOSE)
 
 
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")])
+def test_a_wrapped_model_is_the_model_inside(wrap: Any) -> None:
+    model, x = lstm_net(lambda m, x: m.fc(m.rnn(x)[0][:, -1])).eval(), torch.randn(2, 5, 3)
+    torch.testing.assert_close(gw.Engine(wrap(model))(x)[0], model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_call_leaves_its_state_alone() -> None:
     """States are values: the same one may start any number of calls."""
     case = build(1, WORDS)

@@ -154,3 +154,9 @@ class SparsifierContract:
         nn.utils.prune.random_unstructured(model.rnn, weight, amount=0.5)
         with pytest.raises(ValueError, match=f"rnn: {weight} is computed from another parameter"):
             self.make(model)
+
+    def test_a_reader_with_a_parametrisation_is_refused(self) -> None:
+        model = Classifier()
+        nn.utils.parametrizations.weight_norm(model.fc)
+        with pytest.raises(ValueError, match="fc: weight is computed from another parameter"):
+            self.make(model)

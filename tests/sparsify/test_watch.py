@@ -23,9 +23,9 @@ def sink(model: nn.Module, *names: str) -> None:
             model.get_parameter(name + "_log_sigma").fill_(9.0)
 
 
-def train(model: Any, sparsifier: Any, updates: int) -> None:
+def train(model: Any, sparsifier: Any, updates: int, optimizer: Any = None) -> None:
     """The loop of the README on two texts."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-2)
     ids = torch.tensor([[0, 1, 2, 3, 4], [4, 5, 6, 0, 1]]).t()
     for _ in range(updates):
         scores = model(ids[:-1])[0]
@@ -56,6 +56,19 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
     model = LanguageModel(layers=1)
     train(model, gw.Variational(model, n_train=100_000, noise="batch"), ENOUGH)
     assert gw.measure(model).neurons["rnn.l0"] > 0
+
+
+def test_an_optimizer_from_before_the_conversion_is_noticed() -> None:
+    """It trains the means alone, and nothing would ever become sparse."""
+    model = LanguageModel(layers=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    sparsifier = gw.Variational(model, n_train=100, noise="batch")
+    train(model, sparsifier, EVERY - 1, optimizer)
+    with pytest.warns(
+        UserWarning, match=r"In 100 updates no log sigma has moved.* after gatewise\.Variational"
+    ):
+        train(model, sparsifier, 1, optimizer)
+    train(model, sparsifier, EVERY, optimizer)
 
 
 @pytest.mark.parametrize("names", [["rnn.weight_ih_l1"], ["rnn.neuron_scale_l1"]])
