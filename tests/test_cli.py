@@ -321,6 +321,21 @@ def test_a_quality_of_zero_is_shown(run: Path, capsys: pytest.CaptureFixture[str
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "runs/nothere"]) == 1
     assert "runs/nothere: there is no such folder" in capsys.readouterr().err
+    assert main(["measure", __file__]) == 1
+    assert f"{__file__}: is a file. Name the folder of a run" in capsys.readouterr().err
+
+
+def test_a_model_cut_where_it_stands_shows_both_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer = gatewise.nn.LSTM(30, 40)
+    layer.weight_ih_l0.data[40:] = layer.weight_hh_l0.data[40:] = 0
+    gatewise.save(layer, tmp_path)
+    before = (tmp_path / "model.safetensors").stat().st_size
+    assert main(["compress", str(tmp_path), "-o", str(tmp_path)]) == 0
+    after = (tmp_path / "model.safetensors").stat().st_size
+    assert f"{after:,} bytes, {before:,} before" in capsys.readouterr().out
+    assert after < before
 
 
 def test_a_run_that_is_not_finished_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

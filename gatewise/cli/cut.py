@@ -53,9 +53,9 @@ def compress(
         small = gatewise.compress(gatewise.load(model, built(into)), readers)
     for warning in said:
         typer.echo(f"Note: {warning.message}", err=True)
+    before = sum(file.stat().st_size for file in model.glob("*.safetensors"))  # --out may be the same folder
     saved = gatewise.save(small, out)
     copy_encoding(model, out / ENCODING)
-    before = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     after = sum(file.stat().st_size for file in out.glob("*.safetensors"))
     typer.echo(
         f"{out}: {after:,} bytes, {before:,} before; tensors {saved.stored_bytes:,} bytes stored, "

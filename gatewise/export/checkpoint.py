@@ -69,8 +69,8 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
 
     Gatewise layers and the models of this package are rebuilt from the file. A model of your own class is yours to
     build: `load(path, into=MyModel())` replaces the layers that were replaced when it was saved, fills in all tensors
-    and returns it. What was frozen when it was saved is frozen again. Your model stays in its mode, and a new one is in
-    training mode: call eval() before you use it.
+    and returns it. What was frozen when it was saved is frozen again. Your model stays in its mode, and a new one is
+    in training mode: call eval() before you use it.
     """
     folder = Path(path)
     config = matching_config(folder)

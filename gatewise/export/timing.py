@@ -22,6 +22,7 @@ from gatewise.nn.lookup import replace_module
 from gatewise.nn.recurrent import GRU, LSTM
 from gatewise.readers.values import leaves
 from gatewise.runtime.engine import Engine
+from gatewise.wording import counted
 
 CALLS, WARM, ROUNDS = 20, 5, 5  # calls of a block, calls before it that do not count, blocks at least
 BLOCK_SECONDS = 0.05  # a block of slow calls has fewer of them
@@ -102,8 +103,8 @@ def race(
             )
             for situation, length, size in (
                 ("one step", 1, 1),
-                (f"{steps} steps", steps, 1),
-                (f"{steps} steps of {batch}", steps, batch),
+                (counted(steps, "step"), steps, 1),
+                (f"{counted(steps, 'step')} of {batch}", steps, batch),
             ):
                 x = example(engine, length, size)
                 array, whole = x.numpy(), engine.narrow.chain.whole(length, size)

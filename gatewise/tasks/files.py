@@ -24,9 +24,8 @@ class RunError(ValueError):
 def model_folder(path: Path) -> Path:
     """The model in the folder of a run; any other folder itself."""
     if not path.is_dir():
-        raise RunError(
-            f"{path}: there is no such folder. Name that of a run, or one that gatewise.save() wrote."
-        )
+        what = "is a file" if path.is_file() else "there is no such folder"
+        raise RunError(f"{path}: {what}. Name the folder of a run, or one that gatewise.save() wrote.")
     if (path / MODEL).is_dir():
         return path / MODEL
     if (path / RECIPE).is_file():
