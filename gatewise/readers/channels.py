@@ -267,16 +267,17 @@ class ChannelOperations:
     def on_flatten(self, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
         if isinstance(x, States) and x.moved and start_dim == 1:
             return self.on_cat(list(x.parts), -1)
-        if not isinstance(x, Channels) or x.axis < x.rank - 2:
+        if not isinstance(x, Channels):
             return NotImplemented
         start, end = x.axis_of(start_dim), x.axis_of(end_dim)
-        if x.axis == start == end - 1 and self.assume(
+        rank = x.rank - (end - start)
+        if start == end or not start <= x.axis <= end:
+            return replace(x, rank=rank, axis=x.axis - (end - start) * (end < x.axis))
+        if start == x.axis and self.assume(
             "flatten", (True, False)
-        ):  # time was pooled to one step
-            return replace(x, rank=x.rank - 1)
-        if end >= x.axis and start != end:
-            return self.used_up(x, x.rank - (end - start), "flatten() lays its channels side by side")
-        return replace(x, rank=x.rank - (end - start), axis=x.axis - (end - start))
+        ):  # behind the units: a pool's single step
+            return replace(x, rank=rank)
+        return self.used_up(x, rank, "flatten() lays its channels side by side")
 
     def on_squeeze(self, x: Value, dim: Any = None) -> Value:
         if isinstance(x, States) and not x.cell and not x.moved and dim == 0 and len(x.parts) == 1:

@@ -39,6 +39,7 @@ def test_zero_stays_zero_or_not(name: str, keeps: bool) -> None:
     [
         (lambda h: 2 * h, True),
         (lambda h: h / 3, True),
+        (lambda h: h - 3, False),
         (lambda h: 3 / (h + 2), False),
         (lambda h: 3 / h, False),
         (lambda h: h.logsumexp(0), False),
@@ -56,9 +57,9 @@ def test_only_factors_and_dividends_keep_zero(rule: Callable[[Any], Any], keeps:
     assert [read.keeps_zero for read in find_readers(model).reads if read.matrix == "fc.weight"] == [keeps]
 
 
-@pytest.mark.parametrize("act", [nn.Hardtanh(0.2, 1.0), nn.Hardtanh()])
-def test_hardtanh_may_move_zero(act: nn.Module) -> None:
-    model = Net(lambda m, x: m.fc(m.act(m.rnn(x)[0])), rnn=nn.LSTM(E, H), act=act, fc=nn.Linear(H, 2))
+@pytest.mark.parametrize("act", [nn.Hardtanh(0.2, 1.0), nn.Hardtanh(), nn.BatchNorm1d(H)])
+def test_a_layer_may_move_zero(act: nn.Module) -> None:
+    model = Net(lambda m, x: m.fc(m.act(m.rnn(x)[0][-1])), rnn=nn.LSTM(E, H), act=act, fc=nn.Linear(H, 2))
     assert [read.keeps_zero for read in find_readers(model).reads_by("fc.weight")] == [False]
 
 
