@@ -273,9 +273,8 @@ class ChannelOperations:
         rank = x.rank - (end - start)
         if start == end or not start <= x.axis <= end:
             return replace(x, rank=rank, axis=x.axis - (end - start) * (end < x.axis))
-        if start == x.axis and self.assume(
-            "flatten", (True, False)
-        ):  # behind the units: a pool's single step
+        # Behind the units there may be the single step of a pool.
+        if start == x.axis and self.assume("flatten", (True, False)):
             return replace(x, rank=rank)
         return self.used_up(x, rank, "flatten() lays its channels side by side")
 

@@ -170,10 +170,17 @@ EVERYDAY = {
         pool=partial(nn.AdaptiveMaxPool1d, 2),
         width=2 * H,
     ),
+    "pooled to two steps, flattened, half of it": batch_first(
+        lambda m, out: m.pool(out.transpose(1, 2)).flatten(1)[:, :H],
+        "rnn.l0",
+        pool=partial(nn.AdaptiveMaxPool1d, 2),
+    ),
     "flattened behind the channels": batch_first(
         lambda m, out: out.transpose(1, 2).unsqueeze(-1).flatten(2).amax(2)
     ),
-    "flattened before the channels, and alone": head(lambda out: out.flatten(2).flatten(0, 1)),
+    "flattened before the channels, and alone": head(
+        lambda out: out.flatten(2)[..., 1:].flatten(0, 1), width=H - 1
+    ),
     "pooling across channels": batch_first(
         lambda m, out: m.pool(out)[:, -1], "rnn.l0", pool=partial(nn.MaxPool1d, 3, 1, 1)
     ),
