@@ -80,7 +80,11 @@ def bench(
     into: Into = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine."""
+    """Time a saved model against its dense original: torch, ONNX Runtime if installed, the engine.
+
+    Times are medians. Contenders take turns, and the ratio to dense torch is the median over the turns: on a busy
+    machine it is not the quotient of the two times.
+    """
     from gatewise.export import load
     from gatewise.export.timing import race
     from gatewise.tasks.files import model_folder

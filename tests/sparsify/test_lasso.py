@@ -252,6 +252,14 @@ def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
         gw.GroupLasso(Classifier(), **options)
 
 
+def test_a_variational_model_is_refused() -> None:
+    """A threshold on means would work against theirs, and noise would stay where a mean is zero."""
+    model = Classifier()
+    gw.Variational(model, n_train=3)
+    with pytest.raises(ValueError, match=r"variational.*has not converted"):
+        gw.GroupLasso(model, group=0.1)
+
+
 def test_a_bare_layer_is_told_to_get_readers() -> None:
     """Nobody in it could be stated; levels="W" needs nobody."""
     with pytest.raises(
