@@ -9,6 +9,7 @@ from typing import Any
 
 from gatewise.readers.names import (
     BINARY,
+    DIVISIONS,
     JOINS,
     KEEPS_ZERO,
     MAY_BE_SAME,
@@ -301,7 +302,7 @@ class ChannelOperations:
             return NotImplemented
         like = tracked[0]
         at = like.axis_of(dim)
-        if any(v.rank != like.rank for v in known):
+        if any(v.rank not in (like.rank, None) for v in known):
             raise Impossible
         if len(tracked) < len(known):
             self.expose(tracked, "it is joined with what has no units")
@@ -389,7 +390,12 @@ def without_units(name: str, args: Any, kwargs: Any) -> Value:
     """The result of an operation on values without units: where it is known, its rank, and that it is still bare."""
     first = args[0] if args else None
     if name in BINARY and all(isinstance(a, Bare | int | float) for a in args):
-        return max((a for a in args if isinstance(a, Bare)), key=lambda a: a.rank, default=UNKNOWN)
+        bare = [a for a in args if isinstance(a, Bare)]
+        ranks = [a.rank for a in bare if a.rank is not None]
+        return Bare(max(ranks) if len(ranks) == len(bare) else None, bare[0].width) if bare else UNKNOWN
+    # A mean over the steps that a mask leaves, the most usual head: what it divides by is seldom of a known shape.
+    if name in DIVISIONS and isinstance(first, Bare):
+        return Bare(None, first.width)
     if name in JOINS and isinstance(first, list | tuple) and all(isinstance(a, Bare) for a in first):
         return bare_join(first, kwargs.get("dim", args[1] if len(args) > 1 else 0))
     if name in ("view", "reshape", "expand", "repeat") and len(args) > 1:
@@ -406,18 +412,24 @@ def without_units(name: str, args: Any, kwargs: Any) -> Value:
 
 def of_bare(name: str, x: Bare, rest: Any) -> Value:
     """One operation on what is bare; a dimension that it does not have cannot be meant."""
-    if name == "getitem" and axes_taken(rest[0] if isinstance(rest[0], tuple) else (rest[0],)) > x.rank:
-        raise Impossible
-    if name in REDUCTIONS | {"softmax", "log_softmax", "transpose"} and rest and isinstance(rest[0], int):
-        within(rest[0], x.rank)
+    if x.rank is not None:
+        if name == "getitem" and axes_taken(rest[0] if isinstance(rest[0], tuple) else (rest[0],)) > x.rank:
+            raise Impossible
+        if name in REDUCTIONS | {"softmax", "log_softmax", "transpose"} and rest and isinstance(rest[0], int):
+            within(rest[0], x.rank)
     same = KEEPS_ZERO | MAY_BE_SAME | MOVES_ZERO | {"masked_fill", "squeeze", "flatten"}
     return x if name in same else UNKNOWN
 
 
-def bare_join(parts: Any, dim: Any) -> Bare:
+def bare_join(parts: Any, dim: Any) -> Value:
     """Side by side; where some still had units, these are exposed before."""
-    rank = parts[0].rank
-    last = isinstance(dim, int) and within(dim, rank) == rank - 1
+    rank = next((part.rank for part in parts if part.rank is not None), None)  # joined, all have it
+    if dim == -1:
+        last = True
+    elif rank is None:
+        return UNKNOWN
+    else:
+        last = isinstance(dim, int) and within(dim, rank) == rank - 1
     return Bare(rank, sum(part.width for part in parts) if last else parts[0].width)
 
 

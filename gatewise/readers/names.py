@@ -17,9 +17,8 @@ MAY_BE_SAME = set(
     "dropout dropout1d feature_dropout contiguous detach to float half double bfloat16 type cuda cpu "
     "requires_grad_".split()
 )
-BINARY = set(
-    "add iadd sub isub mul imul truediv itruediv div maximum minimum add_ sub_ mul_ div_ where".split()
-)
+DIVISIONS = set("truediv itruediv div div_ divide true_divide".split())
+BINARY = DIVISIONS | set("add iadd sub isub mul imul maximum minimum add_ sub_ mul_ where".split())
 REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
 POOLS = set("max_pool1d avg_pool1d adaptive_max_pool1d adaptive_avg_pool1d".split())
 METADATA = set(

@@ -289,8 +289,8 @@ class Follower(ChannelOperations):
 
         `ranks`: those that the layer takes, the likeliest first; a Linear or an embedding takes any.
         """
-        known = isinstance(like, Channels | Sized | Bare)
-        rank = like.rank if known else self.assume("rank", ranks or (3, 2, 1, 4))
+        known = like.rank if isinstance(like, Channels | Sized | Bare) else None
+        rank = self.assume("rank", ranks or (3, 2, 1, 4)) if known is None else known
         if self.strict and ranks and rank not in ranks:
             raise Impossible
         own = output_blocks(self.by_name, name)
@@ -349,7 +349,7 @@ def assumptions(choices: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 def batch_normed(x: Value) -> Value:
     """Of (B, W) or (B, W, T), channel by channel."""
-    if isinstance(x, Channels | Bare) and x.rank not in (2, 3):
+    if isinstance(x, Channels | Bare) and x.rank not in (2, 3, None):
         raise Impossible
     return without_zero(x) if isinstance(x, Channels) and x.axis == 1 else NotImplemented
 

@@ -59,7 +59,7 @@ class Sized(Unknown):
 class Bare(Unknown):
     """What is left of a tensor whose axis of `width` units is used up: no matrix with as many columns can mean it."""
 
-    rank: int
+    rank: int | None  # None: it was divided by a tensor that may have more axes
     width: int
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.names import PACKS, name_of
+from gatewise.readers.names import DIVISIONS, PACKS, name_of
 from gatewise.readers.record import (
     Recording,
     first_line,
@@ -29,7 +29,7 @@ from gatewise.readers.record import (
 )
 from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
-from gatewise.runtime.pooled import ADAPTIVE, DIVISIONS, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
+from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
 from gatewise.runtime.steps import (
     NO_LAYER,
     NO_PACKS,

@@ -13,7 +13,6 @@ from gatewise.runtime.packed import PackedWalk
 from gatewise.runtime.steps import Size, Step, Value, WithUnitAxis, axis_at
 
 REDUCTIONS = {"mean": "mean", "amax": "max", "max": "max", "sum": "sum"}
-DIVISIONS = ("truediv", "itruediv", "div", "div_", "divide", "true_divide")
 ADAPTIVE = {"adaptive_avg_pool1d": "mean", "adaptive_max_pool1d": "max"}
 MODULE_ADAPTIVE = {"AdaptiveAvgPool1d": "mean", "AdaptiveMaxPool1d": "max"}
 # How each is written over the steps of a sequence alone, whatever else is in the batch.

@@ -84,6 +84,11 @@ def returned(m: Any, x: Any) -> Any:
     return m.fc(out), out
 
 
+def masked_mean(out: Any) -> Any:  # (B, T, C) -> (B, C)
+    inside = torch.arange(T)[None] < LENGTHS[:, None]
+    return (out * inside[..., None]).sum(1) / inside.sum(1, keepdim=True)
+
+
 def batch_first(rule: Any, *exposed: str, width: int = H, **layers: Any) -> Pattern:
     """rnn -> rule(layers, output) -> fc, of texts (B, T, E)"""
     return numbers(
@@ -154,6 +159,14 @@ EVERYDAY = {
         lambda out: out.masked_fill((torch.arange(T)[:, None] >= LENGTHS)[..., None], -9.0).amax(0)
     ),
     "pooling module": head(lambda out: F.adaptive_max_pool1d(out.permute(1, 2, 0), 1).squeeze(2)),
+    "sum over steps, batch first": batch_first(lambda m, out: out.sum(1) / out.size(1)),
+    "sum over length, batch first": batch_first(lambda m, out: out.sum(1) / LENGTHS[:, None]),
+    "masked mean, batch first": batch_first(lambda m, out: masked_mean(out)),
+    "masked mean, and a function": batch_first(lambda m, out: masked_mean(out).relu()),
+    "masked mean beside the last step": batch_first(
+        lambda m, out: torch.cat([masked_mean(out), out[:, -1]], 1), width=2 * H
+    ),
+    "a share of all channels": batch_first(lambda m, out: out / out.sum(-1, keepdim=True).exp(), "rnn.l0"),
     "max pooling, by name, batch first": batch_first(lambda m, out: out.max(dim=1).values),
     "mean and max side by side, batch first": batch_first(
         lambda m, out: torch.cat([out.mean(1), out.max(1).values], -1), width=2 * H
