@@ -105,9 +105,9 @@ def matching_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such directory; gatewise.save(model, path) makes one.")
     if not weights.is_file():
-        raise CheckpointError(
-            f"{weights}: not found, so {folder} holds no saved model. If a first save was interrupted, save again."
-        )
+        inside = ", ".join(sorted(str(found.parent) for found in folder.glob(f"*/{WEIGHTS}")))
+        way_out = f"There is one in {inside}." if inside else "If a first save was interrupted, save again."
+        raise CheckpointError(f"{weights}: not found, so {folder} holds no saved model. {way_out}")
     if finish_interrupted(folder):
         return read_config(config if config.is_file() else config.with_name(CONFIG + TEMPORARY))
     if not config.is_file():

@@ -97,6 +97,12 @@ def test_broken_files_are_named(harm: Any, message: str, tmp_path: Path) -> None
     torch.testing.assert_close(dict(into.state_dict()), before, rtol=0, atol=0)
 
 
+def test_the_folder_above_a_model_names_it(tmp_path: Path) -> None:
+    gw.save(gw.compress(sparse(Tagger())), tmp_path / "compressed")
+    with pytest.raises(CheckpointError, match=r"holds no saved model\. There is one in .*compressed\.$"):
+        gw.load(tmp_path)
+
+
 def with_gru() -> nn.Module:
     model = Tagger()
     model.rnn = nn.GRU(6, 6, 2)  # type: ignore[assignment]
