@@ -26,6 +26,7 @@ from gatewise.readers.values import (
     Channels,
     Impossible,
     Located,
+    Number,
     Packed,
     Sized,
     States,
@@ -148,6 +149,7 @@ class ChannelOperations:
         if not isinstance(value, Channels):
             return NotImplemented
         items = list(index) if isinstance(index, tuple) else [index]
+        items = [0 if isinstance(item, Number) else item for item in items]  # it takes an axis, as any number
         tensors = [item for item in items if not plain_index(item)]
         # One index of unknown kind takes one axis and leaves one, as numbers do and a mask of one axis; or a mask
         # takes two or three, or it is a single number and leaves none. Several together leave one.
@@ -296,6 +298,8 @@ class ChannelOperations:
 
     def on_cat(self, values: Any, dim: int = 0, **kwargs: Any) -> Value:
         dim = kwargs.get("axis", dim)
+        if not isinstance(values, tuple | list):
+            return NotImplemented
         tracked = [v for v in values if isinstance(v, Channels)]
         known = [v for v in values if isinstance(v, Channels | Bare)]
         if not tracked or len(known) < len(values):
@@ -318,9 +322,15 @@ class ChannelOperations:
     on_concat = on_concatenate = on_cat
 
     def on_stack(self, values: Any, dim: int = 0) -> Value:
-        if not all(isinstance(v, Channels) for v in values):
+        if not isinstance(values, tuple | list) or not all(isinstance(v, Channels) for v in values):
             return NotImplemented
         return self.on_cat([self.on_unsqueeze(v, dim) for v in values], dim)
+
+    def on_unbind(self, x: Value, dim: int = 0) -> Value:
+        """Its parts are what an index takes of a tensor with this axis in front."""
+        if not isinstance(x, Channels) or not x.apart(dim):
+            return NotImplemented
+        return replace(x, axis=x.axis + (x.axis_of(dim) > x.axis))
 
     def on_gather(self, x: Value, dim: int, index: Value, **kwargs: Any) -> Value:
         """Along time; the index has as many axes as x."""

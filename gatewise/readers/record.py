@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import random
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
 from gatewise.readers.graph import joined
+from gatewise.readers.loops import LoopError, Steps, number, unknown_sizes
 from gatewise.readers.names import ALLOCATES, MAY_BE_SAME_MODULES, METADATA, name_of
 from gatewise.readers.values import leaves
 
@@ -54,12 +56,32 @@ class Recording:
 
 
 class Recorded(fx.Proxy):
-    """A proxy that tells `a += b` from `a = a + b`: other names of a see the first."""
+    """A proxy that tells `a += b` from `a = a + b`: other names of a see the first.
+
+    It cannot be looked for in a set or dict, as sizes can, nor, in a loop, be made text, as the number of a step can:
+    neither would be what it is in a call.
+    """
+
+    tracer: LayerTracer
+
+    def __hash__(self) -> int:
+        raise self.tracer.refuse(LoopError("it looks for a tensor or size in a set or dict"))
+
+    def __repr__(self) -> str:
+        if self.tracer.in_loop:
+            raise self.tracer.refuse(LoopError("it makes text of a tensor or size in a loop over an input"))
+        return super().__repr__()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "data":  # a graph would not show it
             raise TypeError("Recorded tensors cannot be given other data")
         super().__setattr__(name, value)
+
+
+class RecordedNumber(Recorded):
+    """The number of a step, which isinstance() takes for one."""
+
+    __class__ = int  # type: ignore[assignment]
 
 
 def augmented(name: str) -> Callable[[Recorded, Any], fx.Proxy]:
@@ -77,6 +99,8 @@ class LayerTracer(fx.Tracer):
     """Records forward(), with the layers we know as single operations."""
 
     def __init__(self) -> None:
+        self.loops: list[Steps] = []
+        self.refused: Exception | None = None
         # Factories too: zeros(n, 9) with a recorded n is refused by torch before it asks who records.
         super().__init__(autowrap_functions=PACKING + FACTORIES)
         # Also where forward() writes nn.utils.rnn.pack_padded_sequence or torch.zeros; the modules' other names, such
@@ -88,7 +112,42 @@ class LayerTracer(fx.Tracer):
         return known or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return Recorded(node, self)
+        return (RecordedNumber if node.target is number else Recorded)(node, self)
+
+    @property
+    def in_loop(self) -> bool:
+        return bool(self.loops) and not self.loops[-1].done
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """Three steps of a loop over what is not known."""
+        if self.in_loop:
+            why = "a loop over an input runs within another one, or after one that stops before its end"
+            raise self.refuse(LoopError(why))
+        try:
+            self.loops.append(Steps(self, obj, len(self.loops), sys._getframe(2)))
+        except LoopError as error:
+            raise self.refuse(error) from error
+        return self.loops[-1]
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        try:
+            return super().to_bool(obj)
+        except fx.proxy.TraceError as error:
+            raise self.refuse(error) from error
+
+    def refuse(self, error: Exception) -> Exception:
+        """Kept: forward() may catch it and go on."""
+        self.refused = self.refused or error
+        return error
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        with unknown_sizes(root):
+            graph = super().trace(root, concrete_args)
+        if self.in_loop:
+            raise LoopError("a loop over an input stops before its end")
+        if self.refused is not None:
+            raise self.refused
+        return graph
 
 
 def recordings(model: nn.Module, inference: bool = False) -> tuple[list[Recording], Exception | None]:
@@ -129,7 +188,8 @@ def is_refusal(error: Exception) -> bool:
     """Whether forward() itself raised this, as it would with tensors: not torch, and not about our proxies."""
     inner = traceback.extract_tb(error.__traceback__)[-1].filename
     about_proxies = any(word in str(error) for word in ("Proxy", "Recorded"))
-    return not about_proxies and not Path(inner).is_relative_to(Path(torch.__file__).parent)
+    ours = about_proxies or isinstance(error, LoopError)
+    return not ours and not Path(inner).is_relative_to(Path(torch.__file__).parent)
 
 
 def first_line(error: Exception) -> str:
@@ -137,6 +197,8 @@ def first_line(error: Exception) -> str:
     said = str(error).strip()
     if "cannot be interpreted as an integer" in said or "indices must be integers" in said:
         return "a loop runs as often, or an index is as large, as an input says"
+    if said.startswith("'len' is not supported"):
+        return "it asks for the len() of an input, or goes through it in reverse"
     if "control flow" in said:
         return "an `if` or `while` asks for a value or a size, which only a call knows"
     if "does not support item assignment" in said:

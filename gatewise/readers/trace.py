@@ -20,6 +20,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import ChannelOperations
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
+from gatewise.readers.loops import carried, collected, number
 from gatewise.readers.names import POINTWISE_MODULES, POOLING_MODULES, ZERO_MOVING_MODULES, name_of
 from gatewise.readers.record import (
     PASSED_ON,
@@ -37,11 +38,13 @@ from gatewise.readers.values import (
     Channels,
     Impossible,
     Located,
+    Number,
     Packed,
     Sized,
     States,
     Value,
     leaves,
+    same_units,
     without_zero,
 )
 
@@ -178,8 +181,12 @@ class Follower(ChannelOperations):
         elif node.op == "get_attr":
             self.use_parameter(self.prefix + str(node.target), node)
             result = UNKNOWN
+        elif node.target in (number, collected, carried):
+            result = self.of_loop(node.target, *args)
         else:
             result = self.apply(node.target, args, kwargs)
+            if any(source.target is collected for source in node.all_input_nodes):
+                result = self.of_any_number(args[0], result)
         self.values[node] = result
         if (changed := rewritten(node, self.root, self.values)) is not None:
             base, seen_elsewhere = changed
@@ -187,6 +194,23 @@ class Follower(ChannelOperations):
                 why = f"{name_of(node.target)} overwrites it, and another view of it is used later"
                 self.expose([self.values[base], result], why)
             self.values[base] = result
+
+    def of_loop(self, target: Any, *args: Value) -> Value:
+        """Three steps show all reads if the last one found the units where the one before had found them."""
+        if target is carried:
+            for before, after in zip(*args):
+                if not same_units(before, after):
+                    self.expose([before, after], "a loop moves its channels from step to step")
+        return args[0] if target is collected else Number()
+
+    def of_any_number(self, steps: Value, result: Value) -> Value:
+        """A join of all steps, of which there may be more than were recorded: no matrix reads them side by side."""
+        if isinstance(result, Channels) and any(step.width != result.width for step in steps):
+            if self.strict:
+                raise Impossible
+            self.expose(steps, "the steps of a loop are laid side by side")
+            return UNKNOWN
+        return result
 
     def use_parameter(self, name: str, node: fx.Node) -> None:
         """A parameter past its layer; asking a Linear or Embedding where its matrix is does not count."""

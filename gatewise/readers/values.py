@@ -48,6 +48,10 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
+class Number(Unknown):
+    """A whole number: that of a step in a loop."""
+
+
 @dataclass(frozen=True)
 class Sized(Unknown):
     """A tensor without units of a rank that is known."""
@@ -130,6 +134,22 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return leaves(list(value.values()))
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple | list) else [value]
+
+
+def same_units(one: Value, other: Value) -> bool:
+    """Whether two values carry the same units in the same places."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(same_units, one, other))
+    if isinstance(one, Channels):
+        a, b = ({(units.tobytes(), zero) for units, zero in value.paths} for value in (one, other))
+        return (a, one.rank, one.axis) == (b, other.rank, other.axis)
+    if isinstance(one, States):
+        return replace(one, parts=()) == replace(other, parts=()) and same_units(one.parts, other.parts)
+    if isinstance(one, Packed | Located):
+        return all(map(same_units, vars(one).values(), vars(other).values()))
+    return isinstance(one, Number) or type(one) is Unknown or bool(one == other)
 
 
 def plain_index(item: Any) -> bool:

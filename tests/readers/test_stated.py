@@ -13,15 +13,16 @@ from gatewise.readers import find_readers
 
 
 class Loop(nn.Module):
-    """A forward() with a loop over the data, which no tracer can unroll."""
+    """A forward() with a loop over the data that counts its steps: no few of them show what the others do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.emb, self.rnn, self.fc = emb(), nn.LSTMCell(E, H), nn.Linear(H, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        state = None
+        state, count = None, 0
         for step in self.emb(x).unbind(0):
+            count = count + 1
             state = self.rnn(step, state)
         assert state is not None
         return self.fc(state[0])
