@@ -273,6 +273,12 @@ class CompactCell(SingleStep):
         layer, squash = self.layer, SQUASHES[self.gate_activation]
         return layer.leave(layer.step(layer.read(x), layer.enter(state), squash))
 
+    def as_layer(self) -> CompactRecurrent:
+        """The same steps over whole sequences, with the cell's own parameters."""
+        values = self.input_size, self.hidden_size, 1, self.layer.bias is not None, False, 0.0, False
+        options = dict(zip(OPTIONS, (*values, self.gate_activation), strict=True))
+        return CompactRecurrent(self.cell, [self.layer], options)
+
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Side by side, without a copy where there is one alone."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gatewise.compact import CompactEmbedding, CompactLinear, CompactRecurrent, compacted
+from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.onnx import to_onnx
 from gatewise.nn.lookup import replace_module
 from gatewise.nn.recurrent import GRU, LSTM
@@ -29,6 +29,7 @@ BLOCK_SECONDS = 0.05  # a block of slow calls has fewer of them
 DENSE_TORCH = "torch dense"
 DENSE = {"LSTM": LSTM, "GRU": GRU}
 TORCH = {"LSTM": nn.LSTM, "GRU": nn.GRU}
+CELLS = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell}
 
 
 def take_turns(
@@ -183,6 +184,9 @@ def dense_original(model: nn.Module) -> nn.Module:
             if logistic:
                 del options["gate_activation"]
             new = (TORCH if logistic else DENSE)[module.cell.name](**options)
+        elif isinstance(module, CompactCell):
+            biased = module.layer.bias is not None
+            new = CELLS[module.cell.name](module.input_size, module.hidden_size, biased)
         else:
             continue
         if not name:

@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from gatewise.compact import CompactCell
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.names import DIVISIONS, PACKS, name_of
 from gatewise.readers.record import (
@@ -29,20 +30,24 @@ from gatewise.readers.record import (
 )
 from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
-from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum, PooledWalk
+from gatewise.runtime.looped import ZEROS, LoopedWalk
+from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum
 from gatewise.runtime.steps import (
     NO_LAYER,
     NO_PACKS,
     POOLS,
     WAY_OUT,
+    CellState,
     Chain,
     ChainError,
     HalfState,
     LastStates,
+    OneStep,
     OnPath,
     Packed,
     Size,
     Step,
+    Unbound,
     Value,
     WithUnitAxis,
     axis_at,
@@ -62,10 +67,14 @@ MODULE_POINTWISE = {
     "Identity": "",
     "Dropout1d": "",
 }
-ZEROS = ("zeros", "new_zeros", "zeros_like")
 SCORES = ("softmax", "log_softmax")
 MODULE_SCORES = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
-UNREADABLE = {Packed: "packed sequences", WithUnitAxis: "a pooled step, whose axis of length 1 must go first"}
+UNREADABLE = {
+    Packed: "packed sequences",
+    WithUnitAxis: "a pooled step, whose axis of length 1 must go first",
+    OneStep: "a step with a time axis of its own",
+    type(None): "what does not come from the input alone",
+}
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
 
@@ -95,10 +104,17 @@ def find_chain(model: nn.Module) -> Chain:
             missing = ", ".join(sorted(way.absent))
             raise ChainError(f"forward() is another function when it is called without {missing}. {WAY_OUT}")
     optional = any(chain.lengths in way.absent for way in made)
-    return replace(chain, needs_lengths=bool(chain.lengths) and not optional)
+    return replace(
+        chain, steps=tuple(map(over_time, chain.steps)), needs_lengths=bool(chain.lengths) and not optional
+    )
 
 
-class Walk(PooledWalk):
+def over_time(step: Step) -> Step:
+    """A cell in a loop is a layer."""
+    return replace(step, module=step.module.as_layer()) if isinstance(step.module, CompactCell) else step
+
+
+class Walk(LoopedWalk):
     """Follows the one path from the input to the output."""
 
     def __init__(self, model: nn.Module, way: Recording) -> None:
@@ -120,7 +136,7 @@ class Walk(PooledWalk):
             elif node.op == "output":
                 return self.finish(node.args[0])
             else:
-                args, kwargs = (fx.map_arg(given, self.values.get) for given in (node.args, node.kwargs))
+                args, kwargs = (fx.map_arg(given, self.current) for given in (node.args, node.kwargs))
                 self.values[node] = self.follow(node, list(args), dict(kwargs))
                 self.overwrite(node)
         raise ChainError(f"forward() returns nothing. {WAY_OUT}")
@@ -135,7 +151,10 @@ class Walk(PooledWalk):
 
     def follow(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a node makes of values on the path; None for what leads to no answer."""
-        if any(isinstance(leaf, OnPath) for leaf in leaves([args, kwargs])):
+        if (made := self.of_loop(node, args)) is not NotImplemented:
+            return made
+        cell = node.op == "call_module" and is_single_step(self.model.get_submodule(str(node.target)))
+        if cell or any(isinstance(leaf, OnPath) for leaf in leaves([args, kwargs])):
             return self.visit(node, args, kwargs)
         of_sizes = node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int)
         return args[0][args[1]] if of_sizes else None
@@ -160,10 +179,14 @@ class Walk(PooledWalk):
             return sizes[args[1]] if sizes and len(args) > 1 else sizes
         x = args[0] if args else kwargs.get("input")
         if any(
-            isinstance(leaf, Value | Packed | LastStates | WithUnitAxis)
+            isinstance(leaf, Value | Packed | LastStates | WithUnitAxis | OneStep | CellState)
             for leaf in leaves([args[1:], kwargs.get("out")])
         ):
             raise self.refuse(node, f"{name}() of two values")
+        if (
+            made := self.of_steps(node, name, x, kwargs.get("dim", args[1] if len(args) > 1 else 0))
+        ) is not None:
+            return made
         if isinstance(x, tuple | list) and name in ("cat", "concat"):
             return self.joined_states(node, list(x), args[1:], kwargs)
         if isinstance(x, Packed):
@@ -173,7 +196,7 @@ class Walk(PooledWalk):
         if isinstance(x, WithUnitAxis):
             return self.without_unit_axis(node, name, x, args[1:])
         if not isinstance(x, Value):
-            raise self.refuse(node, f"{name}() on a state")
+            raise self.refuse(node, f"{name}() on {UNREADABLE.get(type(x), 'a state')}")
         if target is one_hot:
             return self.one_hot(node, x, kwargs.get("num_classes", args[1] if len(args) > 1 else -1))
         if name in DROPOUTS and kwargs.get(
@@ -215,7 +238,7 @@ class Walk(PooledWalk):
     def one_hot(self, node: fx.Node, x: Value, classes: Any) -> Value:
         if x.steps or not isinstance(classes, int) or classes < 1:
             raise self.refuse(node, "one_hot() of anything but the input, or of no stated number of classes")
-        return Value((Step("one_hot", classes=classes),), (*x.axes, "C"))
+        return replace(x, steps=(Step("one_hot", classes=classes),), axes=(*x.axes, "C"))
 
     def reshaped(self, node: fx.Node, name: str, x: Value, args: list[Any]) -> Value:
         if name in ("transpose", "swapaxes") and len(args) == 2:
@@ -246,7 +269,7 @@ class Walk(PooledWalk):
         if not isinstance(x, Value):
             raise self.refuse(name, f"it reads {UNREADABLE.get(type(x), 'a state')}")
         if isinstance(module, nn.Embedding) and not x.steps:
-            return Value((Step("embedding", name, module),), (*x.axes, "C"))
+            return replace(x, steps=(Step("embedding", name, module),), axes=(*x.axes, "C"))
         if isinstance(module, nn.Linear) and x.axes[-1] == "C":
             return self.then(name, x, Step("linear", name, module))
         if kind in MODULE_POINTWISE:
@@ -261,7 +284,7 @@ class Walk(PooledWalk):
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:
         if is_single_step(module):
-            raise self.refuse(name, "a single-step cell leaves the loop over time to forward()")
+            return self.cell(node, name, module, x)
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         mask = node.kwargs.get("mask")
         for given, what in ((hx, "initial state"), (mask, "mask")):
@@ -289,8 +312,11 @@ class Walk(PooledWalk):
             return x[index]
         if isinstance(x, LastStates):
             return self.last_state(node, x, index)
+        x = x.value if isinstance(x, Unbound) else x
         if not isinstance(x, Value):
             raise self.refuse(node, f"the index {index} of a state")
+        if (step := self.step_of(node, x, index)) is not None:
+            return step
         if (ends := self.last_of_each(node, x)) is not None:
             return ends
         if x.padding is not None:
@@ -338,7 +364,7 @@ class Walk(PooledWalk):
         if self.lengths is not None and self.unpacked:
             why = "it runs over the padding of sequences that are packed elsewhere"
             raise self.refuse_packs(self.unpacked, why)
-        returned = fx.map_arg(output, self.values.get)
+        returned = fx.map_arg(output, self.answer)
         values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value | Packed)]
         if (
             len(values) != 1

@@ -16,7 +16,10 @@ NO_PACKS = (
     "Load the saved model into a class whose forward() leaves packing out; then "
     "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
 )
-NO_LOOPS = "Cells in a loop run in torch alone; nn.LSTM and nn.GRU also run in C and ONNX."
+NO_LOOPS = (
+    "Cells in any loop but a plain one over time (docs/export.md) run in torch alone; nn.LSTM and nn.GRU also run in "
+    "C and ONNX."
+)
 NO_LAYER = (
     "There is no LSTM or GRU layer that can leave torch (nn.RNN and proj_size cannot), so the model is not a chain "
     "of layers."
@@ -87,6 +90,7 @@ class Value:
         None  # what lies behind the ends of sequences; NaN: whatever a layer made of zeros
     )
     cut: bool = False  # its time ends with the longest sequence
+    at: tuple[int, int] | None = None  # the loop and its step that it is of: it has no time of its own
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -136,7 +140,48 @@ class Size:
     cut: bool = False  # time up to the longest sequence
 
 
-OnPath = Value | Packed | LastStates | HalfState | WithUnitAxis
+@dataclass(frozen=True)
+class Number:
+    """The number of a step, in a loop over an axis of the input."""
+
+    axis: int
+    loop: int
+    k: int
+
+
+@dataclass(frozen=True)
+class Unbound:
+    """x.unbind(1): all steps of a value, whose first axis is time."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class CellState:
+    """c of a cell after one step of a loop."""
+
+    steps: tuple[Step, ...]
+    at: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A value of one step of a loop, with a time axis of length 1."""
+
+    value: Value
+    axis: int
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What step k of a loop added to a list of all steps."""
+
+    value: Any
+    loop: int
+    k: int
+
+
+OnPath = Value | Packed | LastStates | HalfState | WithUnitAxis | Unbound | CellState | OneStep | Collected
 
 
 def with_last_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -157,5 +202,5 @@ def width_of(steps: tuple[Step, ...]) -> int | None:
     if module is None:
         return None
     if cell_of(module) is not None:
-        return int(module.hidden_size) * (2 if module.bidirectional else 1)  # type: ignore[arg-type]
+        return int(module.hidden_size) * (2 if getattr(module, "bidirectional", False) else 1)  # type: ignore[arg-type]
     return int(module.out_features if isinstance(module, nn.Linear) else module.embedding_dim)  # type: ignore[arg-type]

@@ -606,10 +606,10 @@ def test_last_states_that_do_not_stand_side_by_side_are_refused(join: Callable[.
     [
         (lambda m, x: m.two(m.rnn(x)[0])[0], "two: it takes for time what another layer takes for the batch"),
         (lambda m, x: m.cell(m.rnn(x)[0][:, -1]), "cell: a single-step cell leaves the loop"),
-        (lambda m, x: m.cell(m.cell(x[:, 0])), "not the last time step.* Cells in a loop run in torch"),
+        (lambda m, x: m.cell(m.cell(x[:, 0])), "not the last time step.* run in torch alone"),
         (
             lambda m, x: [m.cell(x[:, t]) for t in range(x.size(1))],
-            "an input says. Cells in a loop run in torch",
+            "an input says. Cells in any loop but a plain one",
         ),
         (lambda m, x: m.gated(x, mask=x.new_zeros(2, 5))[0], "gated: its mask is computed by forward"),
         (lambda m, x: m.rnn(m.emb(m.rnn(m.emb(x))[0]))[0], "emb: Embedding is not a link"),
