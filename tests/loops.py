@@ -647,6 +647,15 @@ def a_comprehension(self: Any, x: Tensor) -> Tensor:
     return self.head(torch.stack([cell(x_t) for x_t in x.unbind(1)], 1))
 
 
+@no_chain("other than by a plain `for t in range")
+def a_comprehension_to_run_over(self: Any, x: Tensor) -> Tensor:
+    h, n = None, 0
+    for x_t in [2 * x_t for x_t in x.unbind(1)]:
+        n = n + 1
+        h = self.gru(x_t, None if n == LATE else h)
+    return self.head(h)
+
+
 @no_chain("queue.1 is not the same in every step")
 def a_queue(self: Any, x: Tensor) -> Tensor:
     h, queue = None, deque[Any](maxlen=LATE)

@@ -64,8 +64,9 @@ def carried(before: Any, after: Any) -> Any:
 @contextmanager
 def unknown_sizes(model: nn.Module) -> Iterator[None]:
     """range() and len() of what is recorded are recorded, in the files that have a forward() of the model."""
-    functions = (inspect.unwrap(type(module).forward) for module in model.modules())
-    spaces = {id(space): space for f in functions if (space := getattr(f, "__globals__", None)) is not None}
+    functions = (getattr(type(module), "forward", None) for module in model.modules())  # a script has none
+    files = (getattr(inspect.unwrap(f), "__globals__", None) for f in functions if callable(f))
+    spaces = {id(space): space for space in files if space is not None}
     own = [space for space in spaces.values() if not str(space.get("__name__")).startswith("torch.")]
     put = [(space, f) for space in own for f in (range, len) if f.__name__ not in space]
     try:
@@ -178,6 +179,8 @@ def statement_of(frame: FrameType) -> tuple[ast.FunctionDef, ast.For]:
         for loop in ast.walk(function)
         # The place is that of the statement in Python 3.11, and of what it runs over from 3.12 on.
         if isinstance(loop, ast.For) and at.positions in (place(loop), place(loop.iter))
+        # A comprehension that a statement runs over has, in 3.12, the place of its own result.
+        if not isinstance(loop.iter, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
     ]
     # Whoever runs a generator has names of its own.
     if at.opname != "GET_ITER" or not found or frame.f_code.co_flags & inspect.CO_GENERATOR:

@@ -62,3 +62,16 @@ def test_int8_and_the_dense_original(cell: str) -> None:
     dense = dense_original(small)
     assert type(dense.cell) is CELLS[cell]
     assert dense.cell.weight_hh.shape == model.cell.weight_hh.shape
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cells_parameters_are_those_of_a_layer(cell: str) -> None:
+    """The way out that docs/export.md has for loops that are refused."""
+    one = CELLS[cell](3, 4)
+    layer = getattr(torch.nn, cell)(one.input_size, one.hidden_size, bias=one.bias)
+    layer.load_state_dict({f"{name}_l0": tensor for name, tensor in one.state_dict().items()})
+    x, state = torch.randn(5, 2, 3), None
+    for x_t in x:
+        state = one(x_t, state)
+    last = state if cell == "GRU" else state[0]
+    torch.testing.assert_close(layer(x)[0][-1], last)

@@ -124,6 +124,21 @@ def test_a_loop_without_source_is_named() -> None:
         recordings(looped(names["forward"]))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_script_has_no_file() -> None:
+    """It is one of torch's own modules to a tracer."""
+
+    class Scripted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.act = nn.GRU(I, H), torch.jit.script(nn.ReLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.rnn(x)[0])
+
+    assert "may mix its channels" in find_readers(Scripted()).exposed["rnn.l0"]
+
+
 def test_sizes_are_not_found_in_sets() -> None:
     """A graph would show the way of a size that is in none."""
 
