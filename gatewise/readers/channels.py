@@ -144,7 +144,7 @@ class ChannelOperations:
             return value[within(index, len(value)) if isinstance(index, int) else index]
         if isinstance(value, States):
             return self.state_item(value, index)
-        if isinstance(value, Packed):
+        if isinstance(value, Packed) and isinstance(index, int):
             return value.data if index == 0 else UNKNOWN
         if not isinstance(value, Channels):
             return NotImplemented

