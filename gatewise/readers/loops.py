@@ -19,7 +19,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -167,11 +167,9 @@ class Steps:
 
 def statement_of(frame: FrameType) -> tuple[ast.FunctionDef, ast.For]:
     """The `for` statement that a frame is about to begin, and the function that it is in."""
-    at = next(i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti)
-    try:
-        tree = ast.parse("".join(inspect.findsource(frame.f_code)[0]))
-    except (OSError, SyntaxError) as error:
-        raise LoopError("it has a loop over an input, and its source cannot be read") from error
+    code = frame.f_code
+    at = next(i for i in dis.get_instructions(code) if i.offset == frame.f_lasti)
+    tree = source_of(code)
     found = [
         (function, loop)
         for function in ast.walk(tree)
@@ -183,9 +181,32 @@ def statement_of(frame: FrameType) -> tuple[ast.FunctionDef, ast.For]:
         if not isinstance(loop.iter, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
     ]
     # Whoever runs a generator has names of its own.
-    if at.opname != "GET_ITER" or not found or frame.f_code.co_flags & inspect.CO_GENERATOR:
+    if at.opname != "GET_ITER" or not found or code.co_flags & inspect.CO_GENERATOR:
         raise LoopError(NOT_PLAIN)
     return found[-1]  # in the innermost function
+
+
+def source_of(code: CodeType) -> ast.Module:
+    """The file that a function was compiled from, as it was then."""
+    try:
+        tree = ast.parse("".join(inspect.findsource(code)[0]))
+    except (OSError, SyntaxError) as error:
+        raise LoopError("it has a loop over an input, and its source cannot be read") from error
+    if not any(same_code(code, other) for other in codes_in(compile(tree, "", "exec", dont_inherit=True))):
+        raise LoopError("it has a loop over an input, and its source is another than when it was loaded")
+    return tree
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_in(constant)
+
+
+def same_code(one: CodeType, other: CodeType) -> bool:
+    parts = ("co_qualname", "co_firstlineno", "co_code", "co_names", "co_varnames")
+    return all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def place(node: ast.expr | ast.stmt) -> dis.Positions:

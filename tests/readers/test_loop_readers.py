@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +132,25 @@ def test_a_loop_without_source_is_named() -> None:
     exec("def forward(self, x):\n    for h in x:\n        h = self.gru(h)\n    return h\n", names)
     with pytest.raises(LoopError, match="its source cannot be read"):
         recordings(looped(names["forward"]))
+
+
+def test_a_source_that_has_changed_is_named(tmp_path: Path) -> None:
+    """What a list is used for is read there: it must be what runs."""
+    text = "import torch\ndef forward(self, x):\n    for h in x:\n        h = self.gru(h)\n    return h\n"
+    path, names = tmp_path / "changed.py", dict[str, Any]()
+    for written, expected in (
+        (text, None),
+        (text.replace("self.gru(h)", "self.gru(x)"), "another than when"),
+    ):
+        path.write_text(text)
+        exec(compile(text, str(path), "exec"), names)
+        path.write_text(written)
+        linecache.checkcache(str(path))
+        if expected is None:
+            assert recordings(looped(names["forward"]))[1] is None
+        else:
+            with pytest.raises(LoopError, match=expected):
+                recordings(looped(names["forward"]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
