@@ -98,6 +98,11 @@ def find_chain(model: nn.Module) -> Chain:
         raise ChainError(f"forward() could not be traced: {first_line(error)}. {way_out(model)}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
+    if stored := next((name for way in made for name in way.stored.values()), None):
+        raise ChainError(
+            f"forward() keeps {stored} for its next call, which a chain cannot. A state that it takes as an argument "
+            f"and returns is carried from call to call. {WAY_OUT}"
+        )
     chain, *others = (Walk(model, way).through(way.graph) for way in made)
     for way, other in zip(made[1:], others):
         if other != (chain.without_lengths if chain.lengths in way.absent else chain):
@@ -226,9 +231,10 @@ class Walk(LoopedWalk):
         """Numbers stay float32, words whole numbers: another type would change them."""
         words = "C" not in x.axes
         for given in (*node.args[1:], *node.kwargs.values()):
-            if isinstance(given, fx.Node) and given.target is getattr and given.args[1] == "dtype":
-                source = fx.map_arg(given.args[0], self.values.get)
-                same = isinstance(source, Value) and ("C" not in source.axes) == words
+            if isinstance(given, fx.Node):  # y, y.dtype or y.device
+                asked = given.args[1] if given.target is getattr else None
+                like = self.values.get(given.args[0] if asked else given)  # type: ignore[arg-type]
+                same = asked == "device" or (isinstance(like, Value) and ("C" not in like.axes) == words)
             else:
                 allowed = (torch.int64, torch.int32) if words else (torch.float32,)
                 same = not isinstance(given, torch.dtype) or given in allowed

@@ -539,11 +539,27 @@ def test_lengths_that_can_be_left_out() -> None:
         lambda m, x: torch.softmax(m.fc(m.rnn(x)[0]), -1, dtype=torch.float64),
         lambda m, x: m.rnn(m.emb(x.to(torch.uint8)))[0],
         lambda m, x: m.rnn(m.emb(x))[0].to(x.dtype),
+        lambda m, x: m.rnn(m.emb(x))[0].to(torch.zeros(1, dtype=torch.float16)).float(),
     ],
 )
 def test_a_cast_that_changes_numbers_is_refused(forward: Callable[..., Any]) -> None:
     with pytest.raises(ChainError, match=r"a cast to .* changes what it is given"):
         find_chain(lstm_net(forward, emb=nn.Embedding(9, E)))
+
+
+def test_a_state_that_forward_keeps_is_refused() -> None:
+    """The second call of such a model goes on from there; an engine would begin again."""
+
+    def forward(m: Any, x: Any) -> Any:
+        out, m.carried = m.rnn(x, m.carried)
+        return m.fc(out)
+
+    model = lstm_net(forward)
+    model.carried = None
+    with pytest.raises(
+        ChainError, match=r"forward\(\) keeps carried for its next call.*argument and returns"
+    ):
+        find_chain(model)
 
 
 def test_casts_that_change_nothing_are_no_links() -> None:
