@@ -259,6 +259,11 @@ class Writer:
     def affine(self, link: Affine, value: Value) -> Value:
         if not len(link.weight):
             return self.nothing(value.sequence)
+        if is_diagonal(link, value.width):
+            scale = np.diagonal(link.weight) * (1 if value.scale is None else value.scale)
+            product = self.graph.add("Mul", value.name, self.graph.constant(scale.astype(np.float32)))
+            total = self.graph.add("Add", product, self.graph.constant(link.bias))
+            return Value(total, value.width, sequence=value.sequence)
         if link.tied is not None and len(link.tied) and self.vectors:
             x, matrix = self.read_tied(value, link.inputs, link.tied)
         else:
@@ -364,6 +369,11 @@ class Writer:
         if rows and value.sequence:
             name = graph.add("Reshape", name, graph.integers(-1, narrow.width))
         return graph.add("Squeeze", name, graph.integers(-1)) if chain.squeezed else name
+
+
+def is_diagonal(link: Affine, width: int) -> bool:
+    """Whether a link is a normalisation by itself: every channel it is handed, each for itself."""
+    return not link.module and link.weight.shape == (width, width)
 
 
 def gate_matrix(live: Floats, r: Recurrence, cell: Cell) -> Floats:  # (R, n) -> (1, G * K, n)

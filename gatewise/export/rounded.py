@@ -13,7 +13,19 @@ from torch import nn
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.cmodel import should_fold
 from gatewise.export.reference import rounded
-from gatewise.runtime.narrow import Affine, Floats, Ints, Level, Recurrence, Table, integers, narrow_chain
+from gatewise.runtime.narrow import (
+    Affine,
+    Floats,
+    Ints,
+    Level,
+    Link,
+    Recurrence,
+    Table,
+    integers,
+    narrow_chain,
+)
+
+LAYERS = ("embedding", "one_hot", "recurrent", "linear")
 
 
 def rounded_model(model: nn.Module) -> nn.Module:
@@ -27,13 +39,18 @@ def rounded_model(model: nn.Module) -> nn.Module:
         ChainError: the model is not a chain of layers.
     """
     small = copy.deepcopy(compacted(model))
-    narrow = narrow_chain(small)
+    narrow = narrow_chain(small, norms_apart=True)
     fold = should_fold(narrow, None)
     links = iter(rounded(narrow, fold).links)
     kept: Ints = np.arange(narrow.n_inputs)  # original numbers of the channels that reach a layer
     one_hot: Table | None = None
     for step in narrow.chain.steps:
+        if step.kind not in LAYERS:
+            continue
         module, link = step.module, next(links)
+        while not is_layer(link):  # a function, a normalisation, or constants that come back before scores
+            kept = link.outputs if isinstance(link, Affine) else kept
+            link = next(links)
         if isinstance(link, Table) and isinstance(module, CompactEmbedding):
             kept = np.arange(link.weight.shape[1]) if fold else integers(module.components)
             module.weight, module.components = as_parameter(link.weight), torch.from_numpy(kept)
@@ -49,10 +66,11 @@ def rounded_model(model: nn.Module) -> nn.Module:
             module.inputs = torch.from_numpy(kept[link.inputs])
             module.weight, module.bias = as_parameter(link.weight), as_parameter(link.bias)
             kept = link.outputs
-        elif isinstance(link, Affine):  # before scores: removed channels come back as constants
-            kept = link.outputs
-            next(links)
     return small
+
+
+def is_layer(link: Link) -> bool:
+    return isinstance(link, Table | Level) or (isinstance(link, Affine) and bool(link.module))
 
 
 def put_level(module: CompactRecurrent, level: int, link: Level, kept: Ints) -> Ints:

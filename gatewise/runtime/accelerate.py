@@ -59,14 +59,13 @@ class EngineRecurrent(CompactRecurrent):
 
     def _build(self, name: str = "") -> None:
         """The kernels' copy of the weights; what cannot be packed is refused by its name."""
-        narrower = Narrower()
-        narrower.kept, narrower.width = np.arange(self.input_size), self.input_size
+        narrower = Narrower(self.input_size)
         narrower.recurrent(name, self)
         levels = [link for link in narrower.links if isinstance(link, Level)]
         self.network = Network(
             [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
-        self.columns = torch.from_numpy(narrower.kept)
+        self.columns = torch.from_numpy(narrower.channels.kept)
         self.read = self._weights()
         self.versions = [weight._version for weight in self.read]  # changed in place how often
 

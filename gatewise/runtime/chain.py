@@ -31,6 +31,7 @@ from gatewise.readers.record import (
 from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
 from gatewise.runtime.looped import ZEROS, LoopedWalk
+from gatewise.runtime.normed import NORMS
 from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum
 from gatewise.runtime.steps import (
     NO_LAYER,
@@ -259,6 +260,8 @@ class Walk(LoopedWalk):
         rows = name in ("view", "reshape") and sizes in ((-1, width_of(x.steps)), (-1, Size("C")))
         if channels_last and (rows or (name == "flatten" and tuple(args) in ((0, 1), (0, -2)))):
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
+        if (sequences := self.as_sequences(name, x, sizes)) is not None:
+            return sequences
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)
         raise self.refuse(node, f"{name}() is not a link of a chain", NO_PACKS if name in PACKS else "")
@@ -283,6 +286,8 @@ class Walk(LoopedWalk):
             return self.then(name, x, Step("pointwise", function)) if function else x
         if kind in MODULE_SCORES and axis_at(x, module.dim) == "C":
             return self.then(name, x, Step(MODULE_SCORES[kind]))
+        if kind in NORMS:
+            return self.normed(name, module, x)
         if kind in MODULE_ADAPTIVE:
             indices = getattr(module, "return_indices", False)
             return self.adaptive(name, MODULE_ADAPTIVE[kind], x, module.output_size, indices)

@@ -19,7 +19,7 @@ from gatewise.readers.loops import RECORDED, carried, collected, number
 from gatewise.readers.names import name_of
 from gatewise.readers.record import is_written, origin
 from gatewise.readers.values import leaves
-from gatewise.runtime.pooled import PooledWalk
+from gatewise.runtime.normed import NormedWalk
 from gatewise.runtime.steps import (
     CellState,
     Collected,
@@ -37,7 +37,7 @@ ZEROS = ("zeros", "new_zeros", "zeros_like")
 SAME = ("contiguous", "detach", "clone")
 
 
-class LoopedWalk(PooledWalk):
+class LoopedWalk(NormedWalk):
     """The part of a walk that knows in which step of a loop it is."""
 
     inside: tuple[int, int] | None = None  # the loop and its step

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -14,15 +13,16 @@ from numpy.typing import NDArray
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.layout import Cell
 from gatewise.runtime.chain import SCORES, find_chain
-from gatewise.runtime.steps import POOLS, Chain, ChainError
+from gatewise.runtime.scaled import Channels, Doubles, doubles, normalisation
+from gatewise.runtime.steps import POOLS, Chain, ChainError, channels_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-# What a pointwise function makes of a removed channel, which is one number.
-OF_CONSTANT: dict[str, Callable[[float], float]] = {
-    "relu": lambda x: max(x, 0.0),
-    "tanh": math.tanh,
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+# What a pointwise function makes of removed channels, which are constants.
+OF_CONSTANTS: dict[str, Callable[[Doubles], Doubles]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": lambda x: np.tanh(x),
+    "sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
 }
 
 
@@ -73,6 +73,8 @@ class Level:
 class Affine:
     """y = x[inputs] W^T + b on narrow channels; `outputs` are the original numbers of its rows."""
 
+    module: str  # the linear layer; empty: channels are scaled, or come back as constants
+
     inputs: Ints
     weight: Floats
     bias: Floats
@@ -111,15 +113,22 @@ class NarrowChain:
         return table
 
 
-def narrow_chain(model: torch.nn.Module) -> NarrowChain:
+def narrow_chain(model: torch.nn.Module, norms_apart: bool = False) -> NarrowChain:
     """The narrow chain of a compact model; one that is not compact, or only in part, is compressed first.
+
+    Args:
+        norms_apart: normalisations are links of their own and in no other matrix. With int8 weights all columns share
+            the scale of a row, and channels of other sizes would not be left with their digits.
 
     Raises:
         ChainError: the model is not a chain, or is not float32 on the CPU.
     """
     model = compacted(model)
     check_cpu_float32(model)
-    return Narrower().through(find_chain(model))
+    chain = find_chain(model)
+    first = next((step.module for step in chain.steps if step.module is not None and not chain.words), None)
+    n_inputs, _ = (0, 0) if first is None else channels_of(first)
+    return Narrower(n_inputs, norms_apart).through(chain)
 
 
 def check_cpu_float32(model: torch.nn.Module) -> None:
@@ -132,23 +141,15 @@ def check_cpu_float32(model: torch.nn.Module) -> None:
 
 
 class Narrower:
-    """Walks the chain and keeps which channels travel, and what the removed ones are worth."""
+    """Walks the chain and keeps which channels travel, and what is still to be done to them."""
 
-    def __init__(self) -> None:
-        self.kept: Ints = np.zeros(0, np.int64)
-        self.width = 0
-        self.removed = 0.0  # the value of every removed channel here: a constant
+    def __init__(self, n_inputs: int, norms_apart: bool = False) -> None:
+        self.n_inputs, self.norms_apart = n_inputs, norms_apart
+        self.channels = Channels.plain(np.arange(n_inputs), n_inputs)
         self.vectors: object = None  # the embedding's parameter
         self.links: list[Link] = []
 
     def through(self, chain: Chain) -> NarrowChain:
-        n_inputs = 0
-        if not chain.words:
-            first = next(step.module for step in chain.steps if step.module is not None)
-            size = getattr(first, "in_features", None) or getattr(first, "input_size", None)
-            assert isinstance(size, int)
-            n_inputs = self.width = size
-            self.kept = np.arange(size)
         for step in chain.steps:
             module = step.module
             if isinstance(module, CompactEmbedding):
@@ -156,27 +157,29 @@ class Narrower:
             elif isinstance(module, CompactRecurrent):
                 self.recurrent(step.name, module)
             elif isinstance(module, CompactLinear):
-                self.linear(module)
+                self.linear(step.name, module)
+            elif step.kind == "batch_norm" and module is not None:
+                self.normalised(module)
             elif step.kind == "one_hot":
                 self.one_hot(step.classes)
             elif module is None:
-                self.function(step.name if step.kind == "pointwise" else step.kind)
+                self.function(Function(step.name if step.kind == "pointwise" else step.kind))
             else:
                 raise ChainError(f"{step.name}: {type(module).__name__} was left as it is by compress(), because "
                                  "forward() uses its parameter directly.")  # fmt: skip
-        return NarrowChain(
-            tuple(self.links), chain, n_inputs, self.kept, self.width, self.constant_channels()
-        )
+        rest = self.answer()
+        kept, width = self.channels.kept, self.channels.width
+        return NarrowChain(tuple(self.links), chain, self.n_inputs, kept, width, rest)
 
     def embedding(self, module: CompactEmbedding) -> None:
         rows = None if len(module.weight) == module.num_embeddings else integers(module.rows)
         self.links.append(Table(floats(module.weight), rows, module.num_embeddings))
         self.vectors = module.weight
-        self.kept, self.width, self.removed = integers(module.components), module.embedding_dim, 0.0
+        self.channels = Channels.plain(integers(module.components), module.embedding_dim)
 
     def one_hot(self, classes: int) -> None:
         self.links.append(Table(np.eye(classes, dtype=np.float32), None, classes, one_hot=True))
-        self.kept, self.width, self.removed = np.arange(classes), classes, 0.0
+        self.channels = Channels.plain(np.arange(classes), classes)
 
     def recurrent(self, name: str, module: CompactRecurrent) -> None:
         for level in range(module.num_layers):
@@ -185,14 +188,15 @@ class Narrower:
             directions = tuple(self.recurrence(layer, top, d == 1) for d, layer in enumerate(layers))
             self.links.append(Level(name, level, module.cell, module.gate_activation, directions))
             numbers = [integers(layer.neurons) + d * module.hidden_size for d, layer in enumerate(layers)]
-            self.kept, self.removed = np.concatenate(numbers), 0.0
-            self.width = module.hidden_size * module.num_directions
+            self.channels = Channels.plain(
+                np.concatenate(numbers), module.hidden_size * module.num_directions
+            )
 
     def recurrence(self, layer: CompactLayer, top: bool, reverse: bool) -> Recurrence:
         kept = layer.kept
-        w_ih, inputs, constant = self.columns(floats(layer.weight_ih), integers(layer.inputs))
+        w_ih, inputs, constant = self.channels.read(floats(layer.weight_ih), integers(layer.inputs))
         slots = integers(layer.slots)
-        bias = np.zeros((layer.cell.n_gates, kept), np.float32) if layer.bias is None else floats(layer.bias)
+        bias = np.zeros((layer.cell.n_gates, kept)) if layer.bias is None else doubles(layer.bias)
         bias.reshape(-1)[slots] += constant
         gated = len(layer.cell.gated_recurrent)
         apart = layer.bias_gated
@@ -200,49 +204,80 @@ class Narrower:
         z_h = floats(layer.neuron_scale)
         scale = z_h if top else np.ones(kept, np.float32)
         return Recurrence(
-            inputs, integers(layer.recurrent), slots, w_ih, floats(layer.weight_hh), bias, bias_gated, scale,
-            z_h, integers(layer.neurons), layer.width, reverse,
+            inputs, integers(layer.recurrent), slots, w_ih, floats(layer.weight_hh), bias.astype(np.float32),
+            bias_gated, scale, z_h, integers(layer.neurons), layer.width, reverse,
         )  # fmt: skip
 
-    def linear(self, module: CompactLinear) -> None:
-        weight, inputs, constant = self.columns(floats(module.weight), integers(module.inputs))
-        bias = constant if module.bias is None else floats(module.bias) + constant
+    def linear(self, name: str, module: CompactLinear) -> None:
+        is_tied = module.weight is self.vectors
+        if is_tied:
+            self.settle()  # what an embedding shares stays what it is
+        weight, inputs, constant = self.channels.read(floats(module.weight), integers(module.inputs))
+        bias = constant if module.bias is None else doubles(module.bias) + constant
         outputs = integers(module.outputs)
-        own = np.flatnonzero(np.isin(integers(module.inputs), self.kept))
-        tied = own if module.weight is self.vectors else None
-        self.links.append(Affine(inputs, weight, bias, outputs, module.out_features, tied))
-        self.kept, self.width, self.removed = outputs, module.out_features, 0.0
+        own = np.flatnonzero(np.isin(integers(module.inputs), self.channels.kept))
+        tied = own if is_tied else None
+        self.links.append(
+            Affine(name, inputs, weight, bias.astype(np.float32), outputs, module.out_features, tied)
+        )
+        self.channels = Channels.plain(outputs, module.out_features)
 
-    def columns(self, weight: Floats, inputs: Ints) -> tuple[Floats, Ints, Floats]:
-        """Columns that read kept channels, where those stand, and what the columns of removed ones add up to."""
-        at = np.searchsorted(self.kept, inputs).clip(max=max(len(self.kept) - 1, 0))
-        present = self.kept[at] == inputs if len(self.kept) else np.zeros(len(inputs), bool)
-        constant = weight[:, ~present].sum(axis=1) * np.float32(self.removed)
-        return np.ascontiguousarray(weight[:, present]), at[present], constant.astype(np.float32)
+    def normalised(self, module: torch.nn.Module) -> None:
+        self.channels = self.channels.then(*normalisation(module))
+        if self.norms_apart:
+            self.settle()
 
-    def function(self, name: str) -> None:
-        if name in SCORES or (name == "sum" and self.removed):
+    def function(self, link: Function) -> None:
+        """A link that works on kept channels as they are, after what is still to be done to them."""
+        c = self.channels
+        if link.name in SCORES or (link.name == "sum" and c.constants.any()):
             self.restore()
-        self.links.append(Function(name))
-        if name in OF_CONSTANT:
-            self.removed = OF_CONSTANT[name](self.removed)
+        elif (
+            link.name in OF_CONSTANTS
+            or (link.name == "sum" and c.shift.any())
+            or (link.name == "max" and (c.scale[c.kept] < 0).any())
+        ):
+            self.settle()
+        self.links.append(link)
+        if link.name in OF_CONSTANTS:
+            self.channels = self.channels.mapped(OF_CONSTANTS[link.name])
+
+    def settle(self) -> None:
+        """What is still to be done to the kept channels, now: in the linear layer before, or by a diagonal matrix."""
+        c = self.channels
+        if c.settled:
+            return
+        kept, scale, shift = c.kept, c.scale[c.kept], c.shift[c.kept]
+        last = self.links[-1] if self.links else None
+        if isinstance(last, Affine) and last.tied is None and not self.norms_apart:
+            weight = (last.weight * scale[:, None]).astype(np.float32)
+            self.links[-1] = replace(last, weight=weight, bias=(last.bias * scale + shift).astype(np.float32))
+        else:
+            weight, bias = np.diag(scale).astype(np.float32), shift.astype(np.float32)
+            self.links.append(Affine("", np.arange(len(kept)), weight, bias, kept, c.width))
+        self.channels = c.mapped(lambda constants: constants.copy())
 
     def restore(self) -> None:
         """Scores weigh all channels against each other, a sum grows with every step: removed channels come back as
         the constants they are."""
-        if len(self.kept) == self.width:
+        c = self.channels
+        if len(c.kept) == c.width:
+            self.settle()
             return
-        weight = np.zeros((self.width, len(self.kept)), np.float32)
-        weight[self.kept, np.arange(len(self.kept))] = 1
-        bias = self.constant_channels()
-        bias[self.kept] = 0
-        everything = np.arange(self.width)
-        self.links.append(Affine(np.arange(len(self.kept)), weight, bias, everything, self.width))
-        self.kept, self.removed = everything, 0.0
+        weight = np.zeros((c.width, len(c.kept)), np.float32)
+        weight[c.kept, np.arange(len(c.kept))] = c.scale[c.kept]
+        everything = np.arange(c.width)
+        bias = c.shift.astype(np.float32)
+        self.links.append(Affine("", np.arange(len(c.kept)), weight, bias, everything, c.width))
+        self.channels = Channels.plain(everything, c.width)
 
-    def constant_channels(self) -> Floats:
-        """The whole output as far as it is constant: zeros or f(0) for removed channels."""
-        return np.full(self.width, self.removed, np.float32)
+    def answer(self) -> Floats:
+        """The whole output as far as it is constant, one number for all removed channels; others come back."""
+        if len(set(self.channels.constants.tolist())) > 1:
+            self.restore()
+        self.settle()
+        constants = self.channels.constants
+        return np.full(self.channels.width, constants[0] if len(constants) else 0, np.float32)
 
 
 def pools(link: Link) -> TypeGuard[Function]:

@@ -39,10 +39,10 @@ class ChainError(ValueError):
 class Step:
     """One link of the chain.
 
-    kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
-    function `name`; "softmax" and "log_softmax" over the channels; "mean", "max" and "sum" over time; "last_step":
-    the last position; "last_state": the last h of the recurrent layer before it, every direction (they differ in the
-    backward direction, whose last h is at the first position).
+    kind: "embedding", "recurrent", "linear", "batch_norm": the layer `module`; "one_hot": of `classes` words;
+    "pointwise": the function `name`; "softmax" and "log_softmax" over the channels; "mean", "max" and "sum" over
+    time; "last_step": the last position; "last_state": the last h of the recurrent layer before it, every direction
+    (they differ in the backward direction, whose last h is at the first position).
     """
 
     kind: str
@@ -199,8 +199,17 @@ def axis_at(x: Value, dim: Any) -> Any:
 def width_of(steps: tuple[Step, ...]) -> int | None:
     """The number of channels after the steps, where a layer says it."""
     module = next((step.module for step in reversed(steps) if step.module is not None), None)
-    if module is None:
-        return None
+    return None if module is None else channels_of(module)[1]
+
+
+def channels_of(module: nn.Module) -> tuple[int, int]:
+    """How many channels a layer takes, and how many it gives; an embedding takes none."""
     if cell_of(module) is not None:
-        return int(module.hidden_size) * (2 if getattr(module, "bidirectional", False) else 1)  # type: ignore[arg-type]
-    return int(module.out_features if isinstance(module, nn.Linear) else module.embedding_dim)  # type: ignore[arg-type]
+        return int(module.input_size), int(module.hidden_size) * (
+            2 if getattr(module, "bidirectional", False) else 1
+        )  # type: ignore[arg-type]
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if isinstance(module, nn.BatchNorm1d):
+        return module.num_features, module.num_features
+    return 0, int(module.embedding_dim)  # type: ignore[arg-type]
