@@ -20,12 +20,13 @@ OTHER = {"LSTM": "GRU", "GRU": "LSTM"}
 TAKES = ["all", "all", "last", "state"]
 POOLS = ["mean", "max", "sum"]
 POOLED_ANSWERS = {f"{pool} of answers": pool for pool in POOLS}
+NORMED = ["input", "between", "head", "answer"]
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
 
 class ChainModel(nn.Module):
     """[embedding] [linear, relu] recurrent [function] [recurrent of the other cell] [last or pool] [linear]
-    [function] [pool]."""
+    [function] [pool], with normalisations in one place or all of NORMED."""
 
     def __init__(self, o: dict[str, Any]) -> None:
         super().__init__()
@@ -43,12 +44,30 @@ class ChainModel(nn.Module):
         outputs = 1 if o["squeezed"] else 3
         self.fc = nn.Linear(width, outputs, bias=o["bias"]) if o["head"] else None
         self.time = 1 if o["batch_first"] else 0
+        widths = {"input": o["size"], "between": o["hidden"] * directions, "head": width}
+        widths["answer"] = outputs if o["head"] else width
+        places = [place for place in NORMED if o["norm"] and o["normed"] in (place, "everywhere")]
+        self.norms = nn.ModuleDict({place: self.make_norm(widths[place]) for place in places})
+
+    def make_norm(self, width: int) -> nn.Module:
+        if self.o["norm"] == "batch":
+            return nn.BatchNorm1d(width, eps=0.01, affine=self.o["bias"])
+        # Channels that are almost the same differ by their rounding, and a small eps makes that large.
+        return nn.LayerNorm(width, eps=0.1, elementwise_affine=self.o["bias"])
+
+    def normed(self, x: Tensor, place: str) -> Tensor:
+        if place not in self.norms:
+            return x
+        one = place in ("head", "answer") and self.o["take"] not in ("all", *POOLED_ANSWERS)
+        if one or self.o["norm"] == "layer":
+            return self.norms[place](x)
+        return self.norms[place](x.transpose(1, 2)).transpose(1, 2)
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
         x = self.read(x)
         x, last = pair(self.rnn(x, state))
         h = last[0] if cell_of(self.rnn).n_states == 2 else last
-        x = self.function(x, self.o["between"])
+        x = self.function(self.normed(x, "between"), self.o["between"])
         if self.rnn2 is not None:
             x, last2 = pair(self.rnn2(x))
             h = last2[0] if cell_of(self.rnn2).n_states == 2 else last2
@@ -64,14 +83,15 @@ class ChainModel(nn.Module):
         return x.max(self.time)[0] if name == "max" else getattr(x, name)(self.time)
 
     def read(self, x: Tensor) -> Tensor:
-        x = self.emb(x) if self.emb is not None else x
+        x = self.normed(self.emb(x) if self.emb is not None else x, "input")
         return torch.relu(self.first(x)) if self.first is not None else x
 
     def joined(self, h: Tensor) -> Tensor:
         return torch.cat([h[-2], h[-1]], 1) if self.rnn.bidirectional else h[-1]
 
     def answer(self, x: Tensor, last: Any) -> Any:
-        x = self.fc(x) if self.fc is not None else x
+        x = self.normed(x, "head")
+        x = self.normed(self.fc(x) if self.fc is not None else x, "answer")
         x = self.function(x, self.o["scores"])
         x = x.squeeze(-1) if self.o["squeezed"] and self.fc is not None else x
         if self.o["take"] in POOLED_ANSWERS:
@@ -101,7 +121,7 @@ class PackedModel(ChainModel):
         packed, last = pair(self.rnn(self.pack(x, lengths), state))
         h = last[0] if cell_of(self.rnn).n_states == 2 else last
         if self.rnn2 is not None:
-            x = self.function(self.pad(packed, total), self.o["between"])
+            x = self.function(self.normed(self.pad(packed, total), "between"), self.o["between"])
             packed, last2 = pair(self.rnn2(self.pack(x, lengths.cpu())))
             h = last2[0] if cell_of(self.rnn2).n_states == 2 else last2
         if self.o["take"] == "state":
@@ -184,6 +204,8 @@ def chains(draw: Any, **fixed: Any) -> Case:
         "squeezed": draw(st.sampled_from([False, False, True])),
         "scores": draw(st.sampled_from(["", "sigmoid", "softmax", "log_softmax"])),
         "layout": draw(st.sampled_from(["same", "swapped", "rows"])),
+        "norm": draw(st.sampled_from(["", "", "batch", "layer"])),
+        "normed": draw(st.sampled_from([*NORMED, "everywhere"])),
         "bayes": draw(st.booleans()),
         "density": draw(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
         "dead": draw(st.sampled_from([0.0, 0.5, 1.0])),
@@ -204,7 +226,7 @@ PLAIN: dict[str, Any] = {
     "cell": "LSTM", "size": 3, "hidden": 4, "layers": 2, "bidirectional": False, "bias": True, "batch_first": False,
     "gate_activation": "sigmoid", "words": 5, "first": False, "second": False, "between": "", "take": "all",
     "head": True, "squeezed": False, "scores": "", "layout": "same", "bayes": False, "density": 1.0, "dead": 0.0,
-    "steps": 4, "batch": 2,
+    "steps": 4, "batch": 2, "norm": "", "normed": "everywhere",
 }  # fmt: skip
 WORDS = PLAIN | {"density": 0.7, "dead": 0.2}
 VECTORS = WORDS | {"words": 0}
@@ -216,6 +238,11 @@ def build(seed: int, options: dict[str, Any]) -> Case:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        for name, statistic in model.norms.named_buffers():
+            if name.endswith("running_mean"):
+                statistic.copy_(torch.randn(statistic.shape, generator=generator))
+            elif name.endswith("running_var"):
+                statistic.copy_(0.05 + torch.rand(statistic.shape, generator=generator))
     (make_bayesian if options["bayes"] else cut)(model, options, generator)
     steps, batch = options["steps"], options["batch"]
     frame = (batch, steps) if options["batch_first"] else (steps, batch)

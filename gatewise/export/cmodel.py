@@ -40,7 +40,7 @@ from gatewise.runtime.stages import folds, pack
 CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
 MATRIX_BYTES, LAYER_BYTES = 9 * 4, 45 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
-IN_PLACE = {*POINTWISE, "softmax", "log_softmax"}
+IN_PLACE = {*POINTWISE, "softmax", "log_softmax", "layer_norm"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Writer:
         self.helpers: set[str] = set()
         self.sizes = {"first": 0, "second": 0, "scratch": 1}  # floats of the buffers in the state struct
         self.state = 0  # floats of all recurrent states, and of what is pooled
-        self.pools, self.lowest = False, (0, 0)
+        self.includes, self.lowest = set[str](), (0, 0)
 
     def write(self, file_above: int, title: str) -> CModel:
         self.walk()
@@ -104,7 +104,7 @@ class Writer:
             helpers=self.helpers,
             row_of=row_of,
             body=self.body,
-            pools=self.pools,
+            includes=self.includes,
             lowest=self.lowest,
         )
         ram = 4 * (sum(buffers.values()) + (self.block if by_word else 0) + (file is not None))
@@ -261,8 +261,12 @@ class Writer:
             if place != value.place:
                 self.say(f"memcpy({place}, {value.place}, sizeof(float) * {total});")
             self.helpers |= {"log_softmax"} & {link.name}
-            function = "gw_softmax" if link.name == "softmax" else "log_softmax"
-            self.say(f"{function}({value.count}, {value.width}, {place});")
+            function = link.name if link.name in self.helpers else f"gw_{link.name}"
+            eps = ""
+            if link.name == "layer_norm":
+                self.includes.add("norm.h")
+                eps = f" {literal(link.eps)},"
+            self.say(f"{function}({value.count}, {value.width},{eps} {place});")
         return Value(place, value.width, value.every)
 
     def pool(self, name: str, value: Value, after: list[Link]) -> Value:
@@ -276,7 +280,7 @@ class Writer:
             else:  # and behind the mean, how many steps there were
                 self.say(f"{done} = gw_pool_mean({done}, {given});")
             self.state += value.width + (name != "max")
-            self.pools = True
+            self.includes.add("pool.h")
         self.say("if (!y) return;")
         pooled = Value(place, value.width, every=False)
         if name != "sum" or not value.width:

@@ -29,7 +29,7 @@ class Program:
     helpers: Set[str]
     row_of: str  # the function that finds the row of a word; empty where that is its id
     body: Sequence[str]  # lines of compute()
-    pools: bool  # it calls the functions of pool.h
+    includes: Set[str]  # pool.h, norm.h: what it calls besides gw.h
     lowest: tuple[int, int]  # from where to where the state holds maxima, which begin below everything
 
 
@@ -53,7 +53,7 @@ def source(p: Program) -> str:
         SOURCE,
         TITLE=p.title,
         MATH="#include <math.h>\n" if "log_softmax" in p.helpers or p.lowest[1] else "",
-        POOL='#include "pool.h"\n' if p.pools else "",
+        INCLUDES="".join(f'#include "{file}"\n' for file in sorted(p.includes)),
         CONSTANTS=constants,
         HELPERS="".join(text for name, text in HELPERS.items() if name in p.helpers),
         ROW_OF=filled(p.row_of, GIVEN="const unsigned char *weights, " if loaded else ""),
@@ -212,7 +212,7 @@ SOURCE = """\
 @MATH@#include <string.h>
 
 #include "gw.h"
-@POOL@
+@INCLUDES@
 @CONSTANTS@@HELPERS@@ROW_OF@/* A block of at most MODEL_BLOCK steps; without y only the state moves on. */
 static void compute(model_state *m, int32_t steps, @GIVEN@float *y) {
 @POINTERS@@BODY@}

@@ -287,8 +287,25 @@ class Writer:
             return settled
         if link.name in OPERATORS:
             return replace(settled, name=self.graph.add(OPERATORS[link.name], settled.name))
+        if link.name == "layer_norm":
+            return replace(settled, name=self.layer_norm(settled, link.eps))
         operator = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[link.name]
         return replace(settled, name=self.graph.add(operator, settled.name, axis=-1))
+
+    def layer_norm(self, value: Value, eps: float) -> str:
+        """(x - E x) / sqrt(E (x - E x)^2 + eps), the differences by nodes of their own: in the function that ONNX
+        gives for its node the variance is E x^2 - (E x)^2, of which a large mean leaves no digit."""
+        graph = self.graph
+        centred = graph.add("Sub", value.name, self.mean(value.name))
+        if self.opset >= 17:
+            scale = graph.constant(np.ones(value.width, np.float32))
+            return graph.add("LayerNormalization", centred, scale, axis=-1, epsilon=eps)
+        variance = self.mean(graph.add("Mul", centred, centred))
+        stable = graph.add("Add", variance, graph.constant(np.array(eps, np.float32)))
+        return graph.add("Div", centred, graph.add("Sqrt", stable))
+
+    def mean(self, name: str) -> str:  # (..., C) -> (..., 1)
+        return self.graph.over("ReduceMean", name, -1, self.opset, keepdims=1)
 
     # How channels are read, and what stands for none.
 

@@ -34,6 +34,12 @@ class Graph:
         self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
         return names
 
+    def over(self, operator: str, x: str, axis: int, opset: int, keepdims: int) -> str:
+        """A mean or maximum over one axis; since opset 18 that is an input."""
+        if opset < 18:
+            return self.add(operator, x, axes=[axis], keepdims=keepdims)
+        return self.add(operator, x, self.integers(axis), keepdims=keepdims)
+
     def constant(self, array: NDArray[Any]) -> str:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
@@ -95,9 +101,7 @@ class TimeAxis:
         return self.graph.add("ReduceSum", x, self.graph.integers(0), keepdims=0)
 
     def reduce(self, operator: str, x: str) -> str:
-        if self.opset < 18:  # since then the axes are an input
-            return self.graph.add(operator, x, axes=[0], keepdims=0)
-        return self.graph.add(operator, x, self.graph.integers(0), keepdims=0)
+        return self.graph.over(operator, x, 0, self.opset, keepdims=0)
 
     def whole_numbers(self) -> str:
         """The lengths as int64, which indices must be."""

@@ -39,6 +39,8 @@ def answer(
             value = value[:, link.inputs] @ link.weight.astype(np.float64).T + link.bias
         elif link.name == "last_state":
             value = last_state
+        elif link.name == "layer_norm":
+            value = layer_norm(value, link.eps)
         else:
             value = FUNCTIONS[link.name](value)
     whole: Doubles = np.broadcast_to(narrow.rest.astype(np.float64), (len(value), narrow.width)).copy()
@@ -66,6 +68,12 @@ def recurrence(level: Level, r: Recurrence, x: Doubles) -> tuple[Doubles, Double
             s = update * s + (1 - update) * candidate
         y[t] = s * r.scale
     return y, s * r.scale
+
+
+def layer_norm(x: Doubles, eps: float) -> Doubles:
+    centred: Doubles = x - x.mean(axis=-1, keepdims=True)
+    normed: Doubles = centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps)
+    return normed
 
 
 FUNCTIONS: dict[str, Any] = {

@@ -59,6 +59,10 @@ class _Kernels(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("product", "product_scratch", "layer_ahead", "layer_run")),
         ("layer_scratch", ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
         ("softmax", ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)),
+        (
+            "layer_norm",
+            ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32, ctypes.c_float, ctypes.c_void_p),
+        ),
         ("map", ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)),
     ]
 
@@ -105,6 +109,7 @@ def check_threads(threads: int) -> None:
         raise ValueError(f"threads={threads!r} must be a whole number from 1 on.")
 
 
+@cache
 def kernels() -> dict[str, Any]:
     """Instruction sets that this machine can run, fastest first, with their tables."""
     at = ctypes.CDLL(native().__file__).gw_kernels_at
@@ -260,6 +265,13 @@ def softmax(y: Floats, isa: str | None = None) -> None:  # (..., n), in place
     tables = kernels()
     tables[isa or next(iter(tables))].contents.softmax(
         y.size // max(y.shape[-1], 1), y.shape[-1], y.ctypes.data
+    )
+
+
+def layer_norm(y: Floats, eps: float, isa: str | None = None) -> None:  # (..., n), in place
+    tables = kernels()
+    tables[isa or next(iter(tables))].contents.layer_norm(
+        y.size // max(y.shape[-1], 1), y.shape[-1], eps, y.ctypes.data
     )
 
 

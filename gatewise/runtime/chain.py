@@ -1,5 +1,5 @@
-"""A model as a chain: embedding or one-hot, recurrent layers, pointwise functions, linear layers, in this order, with
-an answer for every step, for the last one, or of a mean, maximum or sum over time.
+"""A model as a chain: embedding or one-hot, recurrent and linear layers, normalisations, pointwise functions, with an
+answer for every step, for the last one, or of a mean, maximum or sum over time.
 
 The engine, ONNX and C all run chains. The chain is found by following forward(), whatever class it is written in;
 a model that is not one raises and says where it leaves the path.

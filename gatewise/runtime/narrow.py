@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.layout import Cell
@@ -85,9 +86,11 @@ class Affine:
 
 @dataclass(frozen=True)
 class Function:
-    """A pointwise function, scores over channels ("softmax"), or one step made of many ("last_step", "mean")."""
+    """A pointwise function, scores over channels ("softmax"), channels normalised ("layer_norm"), or one step made of
+    many ("last_step", "mean")."""
 
     name: str
+    eps: float = 0.0  # of "layer_norm"
 
 
 Link = Table | Level | Affine | Function
@@ -113,7 +116,7 @@ class NarrowChain:
         return table
 
 
-def narrow_chain(model: torch.nn.Module, norms_apart: bool = False) -> NarrowChain:
+def narrow_chain(model: nn.Module, norms_apart: bool = False) -> NarrowChain:
     """The narrow chain of a compact model; one that is not compact, or only in part, is compressed first.
 
     Args:
@@ -131,7 +134,7 @@ def narrow_chain(model: torch.nn.Module, norms_apart: bool = False) -> NarrowCha
     return Narrower(n_inputs, norms_apart).through(chain)
 
 
-def check_cpu_float32(model: torch.nn.Module) -> None:
+def check_cpu_float32(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ChainError(
@@ -158,7 +161,7 @@ class Narrower:
                 self.recurrent(step.name, module)
             elif isinstance(module, CompactLinear):
                 self.linear(step.name, module)
-            elif step.kind == "batch_norm" and module is not None:
+            elif isinstance(module, nn.BatchNorm1d | nn.LayerNorm):
                 self.normalised(module)
             elif step.kind == "one_hot":
                 self.one_hot(step.classes)
@@ -222,7 +225,9 @@ class Narrower:
         )
         self.channels = Channels.plain(outputs, module.out_features)
 
-    def normalised(self, module: torch.nn.Module) -> None:
+    def normalised(self, module: nn.BatchNorm1d | nn.LayerNorm) -> None:
+        if isinstance(module, nn.LayerNorm):
+            self.function(Function("layer_norm", module.eps))
         self.channels = self.channels.then(*normalisation(module))
         if self.norms_apart:
             self.settle()
@@ -230,7 +235,7 @@ class Narrower:
     def function(self, link: Function) -> None:
         """A link that works on kept channels as they are, after what is still to be done to them."""
         c = self.channels
-        if link.name in SCORES or (link.name == "sum" and c.constants.any()):
+        if link.name in (*SCORES, "layer_norm") or (link.name == "sum" and c.constants.any()):
             self.restore()
         elif (
             link.name in OF_CONSTANTS
@@ -258,8 +263,8 @@ class Narrower:
         self.channels = c.mapped(lambda constants: constants.copy())
 
     def restore(self) -> None:
-        """Scores weigh all channels against each other, a sum grows with every step: removed channels come back as
-        the constants they are."""
+        """Scores and LayerNorm weigh all channels against each other, a sum grows with every step: removed channels
+        come back as the constants they are."""
         c = self.channels
         if len(c.kept) == c.width:
             self.settle()

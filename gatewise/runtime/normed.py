@@ -1,4 +1,5 @@
-"""Normalisations in a chain: BatchNorm1d, which in evaluation is y = scale * x + shift for every channel."""
+"""Normalisations in a chain: BatchNorm1d, in evaluation y = scale * x + shift for every channel, and LayerNorm over
+the channels of a step."""
 
 from __future__ import annotations
 
@@ -10,18 +11,22 @@ from torch import nn
 from gatewise.runtime.pooled import PooledWalk
 from gatewise.runtime.steps import Size, Step, Value, width_of
 
-NORMS = ("BatchNorm1d",)
+NORMS = ("BatchNorm1d", "LayerNorm")
 
 
 class NormedWalk(PooledWalk):
     """The part of a walk that knows on which axis a normalisation finds the channels."""
 
     def normed(self, name: str, module: nn.Module, x: Value) -> Value:
-        """bn(x), x (B, C), rows (B * T, C) or (B, C, T)"""
+        """bn(x), x (B, C), rows (B * T, C) or (B, C, T); ln(x), x (..., C)"""
+        if isinstance(module, nn.LayerNorm):
+            if len(module.normalized_shape) != 1 or x.axes[-1] != "C":
+                raise self.refuse(name, "LayerNorm normalises anything but the channels, the last axis")
+            return self.then(name, x, Step("layer_norm", name, module))
         assert isinstance(module, nn.BatchNorm1d)
         if module.running_mean is None or module.running_var is None:
             way = "Train it with track_running_stats=True."
-            raise self.refuse(name, "it has the statistics of every batch instead of numbers of its own", way)
+            raise self.refuse(name, "it takes the statistics of each batch, in evaluation, too", way)
         if len(x.axes) < 2 or x.axes[1] != "C":
             way = "Write bn(x.transpose(1, 2)).transpose(1, 2) for an x (B, T, C)."
             raise self.refuse(name, "BatchNorm1d normalises axis 1, where the channels are not", way)

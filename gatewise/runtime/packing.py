@@ -17,7 +17,7 @@ Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 Codes = NDArray[np.int8]
 
-LAYOUT, PANEL, SLICE, BLOCK = 5, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
+LAYOUT, PANEL, SLICE, BLOCK = 6, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
 Form = Literal["dense", "sparse", "masked"]
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20

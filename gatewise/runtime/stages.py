@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.bindings import Network, expands, pool, softmax
+from gatewise.runtime.bindings import Network, expands, layer_norm, pool, softmax
 from gatewise.runtime.narrow import (
     Affine,
     Floats,
@@ -187,6 +187,8 @@ def numpy_stage(link: Link, width: int) -> tuple[Stage, int]:
     assert isinstance(link, Function)
     if pools(link):
         return PoolStage(link.name, width), width
+    if link.name == "layer_norm":
+        return (lambda x, _: normalised(x, link.eps)), width
     return FUNCTIONS[link.name], width
 
 
@@ -222,6 +224,12 @@ def log_softmax(x: Array) -> Array:
 def scores(x: Array) -> Array:
     y = np.array(x, order="C")
     softmax(y)
+    return y
+
+
+def normalised(x: Array, eps: float) -> Array:
+    y = np.array(x, order="C")
+    layer_norm(y, eps)
     return y
 
 

@@ -39,10 +39,10 @@ class ChainError(ValueError):
 class Step:
     """One link of the chain.
 
-    kind: "embedding", "recurrent", "linear", "batch_norm": the layer `module`; "one_hot": of `classes` words;
-    "pointwise": the function `name`; "softmax" and "log_softmax" over the channels; "mean", "max" and "sum" over
-    time; "last_step": the last position; "last_state": the last h of the recurrent layer before it, every direction
-    (they differ in the backward direction, whose last h is at the first position).
+    kind: "embedding", "recurrent", "linear", "batch_norm", "layer_norm": the layer `module`; "one_hot": of `classes`
+    words; "pointwise": the function `name`; "softmax" and "log_softmax" over the channels; "mean", "max" and "sum"
+    over time; "last_step": the last position; "last_state": the last h of the recurrent layer before it, every
+    direction (they differ in the backward direction, whose last h is at the first position).
     """
 
     kind: str
@@ -212,4 +212,6 @@ def channels_of(module: nn.Module) -> tuple[int, int]:
         return module.in_features, module.out_features
     if isinstance(module, nn.BatchNorm1d):
         return module.num_features, module.num_features
+    if isinstance(module, nn.LayerNorm):
+        return module.normalized_shape[0], module.normalized_shape[0]
     return 0, int(module.embedding_dim)  # type: ignore[arg-type]

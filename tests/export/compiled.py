@@ -33,6 +33,16 @@ VARIETY: list[dict[str, Any]] = [
     {"cell": "GRU", "words": 0, "take": "max", "head": False, "bayes": True, "scores": "sigmoid"},
     {"bidirectional": True, "take": "max of answers", "squeezed": True},
     {"take": "sum", "between": "sigmoid", "bayes": True},
+    {
+        "norm": "batch",
+        "cell": "GRU",
+        "words": 0,
+        "first": True,
+        "between": "tanh",
+        "take": "mean",
+        "scores": "softmax",
+    },
+    {"norm": "layer", "second": True, "bidirectional": True, "take": "max", "dead": 0.4},
 ]
 
 

@@ -57,7 +57,7 @@ def test_packing(case: Case, lengths: Tensor, kernels: list[Path], tmp_path: Pat
 def test_int8(case: Case, fold: bool | None, kernels: list[Path], tmp_path: Path) -> None:
     """C computes what its bytes and scales stand for; the report says how far that is from float32."""
     compiled = Compiled(case.small, tmp_path, kernels, weights="int8", fold_embedding=fold)
-    narrow = narrow_chain(case.small)
+    narrow = narrow_chain(case.small, norms_apart=True)
     bytes_of = rounded(narrow, should_fold(narrow, fold))
     for x in sequences(case):
         whole = compiled.run(compiled.instance(), x)

@@ -23,7 +23,7 @@ from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM
 
 def both(small: nn.Module, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """The model's answer to each sequence, and the reference's."""
-    narrow = narrow_chain(small)
+    narrow = narrow_chain(small, norms_apart=True)
     reference = rounded(narrow, should_fold(narrow, None))
     model, axis = rounded_model(small).eval(), narrow.chain.batch_axis
     got, expected = [], []

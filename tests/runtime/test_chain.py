@@ -70,7 +70,7 @@ NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: ((out := m.rnn(x))[0].mean(1), out[1]),
         "returns its state beside an answer that is pooled",
     ),
-    "norm": (lambda m, x: m.norm(m.rnn(x)[0]), "LayerNorm is not a link"),
+    "norm": (lambda m, x: m.norm(m.rnn(x)[0]), "InstanceNorm1d is not a link"),
     "both": (lambda m, x: (m.rnn(x)[0], m.fc(x)), "must return one answer"),
     "own state": (lambda m, x: m.rnn(x, (x[:, 0], x[:, 0]))[0], "is not the last time step"),
     "cell state": (lambda m, x: m.rnn(x)[1][1][-1], "only the last layer's h"),
@@ -98,7 +98,7 @@ NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
 def test_what_is_not_a_chain(name: str) -> None:
     """It raises, says where the path ends, and points to accelerate()."""
     rule, why = NOT_CHAINS[name]
-    layers = {"one": nn.Linear(H, 1), "norm": nn.LayerNorm(H), "pool": nn.AdaptiveAvgPool1d(1)}
+    layers = {"one": nn.Linear(H, 1), "norm": nn.InstanceNorm1d(H), "pool": nn.AdaptiveAvgPool1d(1)}
     with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
         find_chain(lstm_net(rule, **layers).eval())
 

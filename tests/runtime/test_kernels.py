@@ -283,6 +283,20 @@ def test_a_maximum_may_be_of_negative_numbers():
     assert np.isnan(pooled("max", [1.0, 5.0], 1.0, np.nan, 9.0)[0])
 
 
+@pytest.mark.parametrize("n", [1, 5, 16, 33, 200])
+@pytest.mark.parametrize("mean", [0, 1e3, 1e5])
+def test_layer_norm(n, mean):
+    """However large the mean is beside the differences, they keep the digits that they came with."""
+    rng = np.random.default_rng(n)
+    x = as_float(mean + rng.normal(size=(4, n)))
+    centred = x - x.mean(axis=1, keepdims=True, dtype=float)
+    expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
+    for isa in ISAS:
+        y = x.copy()
+        bindings.layer_norm(y, 1e-5, isa)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("n", [1, 5, 16, 33])
 def test_softmax(n):
     rng = np.random.default_rng(n)

@@ -13,6 +13,7 @@ typedef struct {
                       const gw_steps *, float *);
     size_t (*layer_scratch)(const gw_layer *, int32_t, int32_t);
     void (*softmax)(int32_t, int32_t, float *);
+    void (*layer_norm)(int32_t, int32_t, float, float *);
     void (*map)(int32_t, size_t, const float *, float *);
 } gw_kernels;
 

@@ -306,6 +306,7 @@ void gw_map(int32_t f, size_t n, const float *x, float *y) {
 
 #ifdef GW_ISA
 #include "dispatch.h"
+#include "norm.h"
 
 #define GW_TEXT(isa) #isa
 #define GW_QUOTE(isa) GW_TEXT(isa)
@@ -318,6 +319,7 @@ const gw_kernels GW_NAME(gw_kernels) = {
     .layer_run = gw_layer_run,
     .layer_scratch = gw_layer_scratch,
     .softmax = gw_softmax,
+    .layer_norm = gw_layer_norm,
     .map = gw_map,
 };
 #endif

@@ -28,7 +28,7 @@
 #define gw_map GW_NAME(gw_map)
 #endif
 
-#define GW_LAYOUT 5 /* raised whenever a struct, its meaning or a packed form changes; LAYOUT in packing.py follows */
+#define GW_LAYOUT 6 /* raised whenever a struct, its meaning or a packed form changes; LAYOUT in packing.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
 #define GW_SLICE 16 /* rows of a sparse or masked matrix that lie interleaved */
 #define GW_BLOCK 16 /* neurons whose live gates share one word of bits; states are padded to it */
