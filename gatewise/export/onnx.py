@@ -35,6 +35,7 @@ from gatewise.runtime.narrow import (
     NarrowChain,
     Recurrence,
     Table,
+    is_diagonal,
     narrow_chain,
     pools,
     spread_columns,
@@ -260,10 +261,9 @@ class Writer:
         if not len(link.weight):
             return self.nothing(value.sequence)
         if is_diagonal(link, value.width):
-            scale = np.diagonal(link.weight) * (1 if value.scale is None else value.scale)
-            product = self.graph.add("Mul", value.name, self.graph.constant(scale.astype(np.float32)))
-            total = self.graph.add("Add", product, self.graph.constant(link.bias))
-            return Value(total, value.width, sequence=value.sequence)
+            own = np.diagonal(link.weight)
+            scaled = self.settle(replace(value, scale=own if value.scale is None else own * value.scale))
+            return replace(scaled, name=self.graph.add("Add", scaled.name, self.graph.constant(link.bias)))
         if link.tied is not None and len(link.tied) and self.vectors:
             x, matrix = self.read_tied(value, link.inputs, link.tied)
         else:
@@ -386,11 +386,6 @@ class Writer:
         if rows and value.sequence:
             name = graph.add("Reshape", name, graph.integers(-1, narrow.width))
         return graph.add("Squeeze", name, graph.integers(-1)) if chain.squeezed else name
-
-
-def is_diagonal(link: Affine, width: int) -> bool:
-    """Whether a link is a normalisation by itself: every channel it is handed, each for itself."""
-    return not link.module and link.weight.shape == (width, width)
 
 
 def gate_matrix(live: Floats, r: Recurrence, cell: Cell) -> Floats:  # (R, n) -> (1, G * K, n)

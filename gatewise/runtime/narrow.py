@@ -19,6 +19,9 @@ from gatewise.runtime.steps import POOLS, Chain, ChainError, channels_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+# Deviations from zero beyond which a mean is taken from channels before a matrix adds them up: in its sums it would
+# cost the rest its digits.
+FAR = 8.0
 # What a pointwise function makes of removed channels, which are constants.
 OF_CONSTANTS: dict[str, Callable[[Doubles], Doubles]] = {
     "relu": lambda x: np.maximum(x, 0),
@@ -228,8 +231,14 @@ class Narrower:
     def normalised(self, module: nn.BatchNorm1d | nn.LayerNorm) -> None:
         if isinstance(module, nn.LayerNorm):
             self.function(Function("layer_norm", module.eps))
-        self.channels = self.channels.then(*normalisation(module))
-        if self.norms_apart:
+        mean, scale, shift = normalisation(module)
+        settles = self.norms_apart or self.layer_before() is not None
+        if self.layer_before() is None and (np.abs(mean * scale) > FAR).any():
+            self.settle()
+            self.diagonal(np.ones(self.channels.width), -mean)
+            mean = np.zeros(len(mean))
+        self.channels = self.channels.then(scale, shift - mean * scale)
+        if settles:
             self.settle()
 
     def function(self, link: Function) -> None:
@@ -252,15 +261,27 @@ class Narrower:
         c = self.channels
         if c.settled:
             return
-        kept, scale, shift = c.kept, c.scale[c.kept], c.shift[c.kept]
-        last = self.links[-1] if self.links else None
-        if isinstance(last, Affine) and last.tied is None and not self.norms_apart:
-            weight = (last.weight * scale[:, None]).astype(np.float32)
-            self.links[-1] = replace(last, weight=weight, bias=(last.bias * scale + shift).astype(np.float32))
-        else:
-            weight, bias = np.diag(scale).astype(np.float32), shift.astype(np.float32)
-            self.links.append(Affine("", np.arange(len(kept)), weight, bias, kept, c.width))
-        self.channels = c.mapped(lambda constants: constants.copy())
+        last = self.layer_before()
+        if last is None:
+            self.diagonal(np.ones(c.width), np.zeros(c.width))
+            return
+        scale, shift = c.scale[c.kept], c.shift[c.kept]
+        weight, bias = last.weight * scale[:, None], last.bias * scale + shift
+        self.links[-1] = replace(last, weight=weight.astype(np.float32), bias=bias.astype(np.float32))
+        self.channels = c.mapped(np.copy)
+
+    def layer_before(self) -> Affine | None:
+        """The linear layer that channels come from, if it may take in what is to be done to them."""
+        last = self.links[-1] if self.links and not self.norms_apart else None
+        return last if isinstance(last, Affine) and last.module and last.tied is None else None
+
+    def diagonal(self, scale: Doubles, shift: Doubles) -> None:  # (C,), (C,)
+        """y = scale * x + shift as a link, and before that what is still to be done to x."""
+        c = self.channels.then(scale, shift)
+        kept, bias = c.kept, c.shift[c.kept].astype(np.float32)
+        weight = np.diag(c.scale[kept]).astype(np.float32)
+        self.links.append(Affine("", np.arange(len(kept)), weight, bias, kept, c.width))
+        self.channels = c.mapped(np.copy)
 
     def restore(self) -> None:
         """Scores and LayerNorm weigh all channels against each other, a sum grows with every step: removed channels
@@ -283,6 +304,11 @@ class Narrower:
         self.settle()
         constants = self.channels.constants
         return np.full(self.channels.width, constants[0] if len(constants) else 0, np.float32)
+
+
+def is_diagonal(link: Link, width: int) -> bool:
+    """Whether a link is y = scale * x + shift for every one of the channels that it is handed."""
+    return isinstance(link, Affine) and not link.module and link.weight.shape == (width, width)
 
 
 def pools(link: Link) -> TypeGuard[Function]:

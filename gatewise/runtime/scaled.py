@@ -67,20 +67,19 @@ class Channels:
         return np.ascontiguousarray(columns), at[present], constant
 
 
-def normalisation(module: nn.Module) -> tuple[Doubles, Doubles]:  # (C,), (C,)
-    """y = scale * x + shift: BatchNorm1d in evaluation; LayerNorm, of an x that is normalised already."""
+def normalisation(module: nn.Module) -> tuple[Doubles, Doubles, Doubles]:  # (C,) each
+    """y = scale * (x - mean) + shift: BatchNorm1d in evaluation; LayerNorm, of an x that is normalised already."""
     if isinstance(module, nn.BatchNorm1d):
         assert module.running_mean is not None
         assert module.running_var is not None
         mean, variance = doubles(module.running_mean), doubles(module.running_var)
         scale = 1 / np.sqrt(variance + module.eps)
-        shift = -mean * scale
     else:
         assert isinstance(module, nn.LayerNorm)
-        scale, shift = np.ones(module.normalized_shape), np.zeros(module.normalized_shape)
+        mean, scale = np.zeros(module.normalized_shape), np.ones(module.normalized_shape)
     if module.weight is not None:
-        scale, shift = scale * doubles(module.weight), shift * doubles(module.weight)
-    return scale, shift if module.bias is None else shift + doubles(module.bias)
+        scale = scale * doubles(module.weight)
+    return mean, scale, np.zeros(len(mean)) if module.bias is None else doubles(module.bias)
 
 
 def doubles(tensor: Tensor) -> Doubles:

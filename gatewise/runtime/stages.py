@@ -18,6 +18,7 @@ from gatewise.runtime.narrow import (
     NarrowChain,
     Recurrence,
     Table,
+    is_diagonal,
     pools,
     spread_columns,
     takes_last_state,
@@ -181,6 +182,9 @@ def numpy_stage(link: Link, width: int) -> tuple[Stage, int]:
     """What the kernels have no call for: functions, pools, and embedding and linear layers before another."""
     if isinstance(link, Table):
         return Lookup(link), link.weight.shape[1]
+    if isinstance(link, Affine) and is_diagonal(link, width):
+        scale, shift = np.diagonal(link.weight).copy(), link.bias
+        return (lambda x, _: x * scale + shift), width
     if isinstance(link, Affine):
         weight, bias = spread_columns(link.weight, link.inputs, width).T.copy(), link.bias
         return (lambda x, _: x @ weight + bias), len(bias)
