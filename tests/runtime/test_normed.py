@@ -240,6 +240,30 @@ def test_a_shared_matrix_stays_what_it_is() -> None:
         torch.testing.assert_close(gw.Engine(model)(x)[0], model(x), **CLOSE)
 
 
+FAR = {
+    "read": (lambda m, x: m.fc(swapped(m.bn, m.rnn(x)[0])), ["Level", "Affine", "Affine"]),
+    "mapped": (lambda m, x: torch.relu(swapped(m.bn, m.rnn(x)[0])), ["Level", "Affine", "Affine", "relu"]),
+    "of a linear layer": (
+        lambda m, x: torch.relu(swapped(m.bn, m.fc(m.rnn(x)[0]))),
+        ["Level", "Affine", "relu"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_mean_far_from_zero_goes_first(name: str) -> None:
+    """Neurons that hardly move from 0.9: what they do is in their last digits, which no sum of large numbers may
+    take. A linear layer adds up as many of them in forward(), too, so it may take the mean in."""
+    rule, links = FAR[name]
+    model = net(rule).eval()
+    model.bn.running_mean.fill_(0.9)
+    model.bn.running_var.fill_(1e-4)
+    assert described(model) == links
+    x = torch.randn(B, T, I)
+    with torch.no_grad():
+        torch.testing.assert_close(gw.Engine(model)(x)[0], model(x), **CLOSE)
+
+
 def test_a_fold_is_rounded_once() -> None:
     """W (a x + b) + c in float64, then float32: nothing between loses digits."""
     model = net(lambda m, x: m.rnn(swapped(m.bn_in, x))[0]).eval()
