@@ -474,7 +474,7 @@ def the_state_beside_the_answer(self: Any, x: Tensor) -> Any:
     return torch.stack(outs, 1), h
 
 
-@no_chain("norm: LayerNorm is not a link")
+@no_chain("its state is not the one that it left in the step before")
 def a_norm(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1)):

@@ -205,9 +205,8 @@ def width_of(steps: tuple[Step, ...]) -> int | None:
 def channels_of(module: nn.Module) -> tuple[int, int]:
     """How many channels a layer takes, and how many it gives; an embedding takes none."""
     if cell_of(module) is not None:
-        return int(module.input_size), int(module.hidden_size) * (
-            2 if getattr(module, "bidirectional", False) else 1
-        )  # type: ignore[arg-type]
+        directions = 2 if getattr(module, "bidirectional", False) else 1
+        return int(module.input_size), int(module.hidden_size) * directions  # type: ignore[arg-type]
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features
     if isinstance(module, nn.BatchNorm1d):
