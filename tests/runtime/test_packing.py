@@ -30,6 +30,11 @@ def test_the_form_that_is_expected_to_be_fastest(shape, density, expands, form):
     assert pack_matrix(w, expands=expands).form == form
 
 
+def test_only_avx512_expands():
+    """Elsewhere the masked form is taken apart bit by bit."""
+    assert not bindings.expands() or next(iter(bindings.kernels())) == "avx512"
+
+
 @pytest.mark.parametrize("tight", [False, True])
 def test_a_matrix_too_wide_for_sparse_takes_another_form(tight):
     """Its column ids have 16 bits; the choice must not fall on what packing refuses."""

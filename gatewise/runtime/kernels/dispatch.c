@@ -17,3 +17,11 @@ const gw_kernels *gw_kernels_at(int i) {
 #endif
     return i == 0 ? &gw_kernels_scalar : NULL;
 }
+
+int gw_expands_well(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}

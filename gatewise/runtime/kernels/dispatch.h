@@ -20,4 +20,7 @@ typedef struct {
 /* Table number i of those this machine can run, fastest first; NULL past the last. */
 const gw_kernels *gw_kernels_at(int i);
 
+/* Whether the masked form is faster than zeros from a cache: values are spread to set bits in few cycles. */
+int gw_expands_well(void);
+
 #endif
