@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from choose_settings import folder
+
 from gatewise.tasks import recipe as recipes
 
 
@@ -31,7 +33,7 @@ class Run:
     @property
     def name(self) -> str:
         """imdb-bayes-wgn-seed1: of its folder and its log."""
-        return "-".join([self.recipe, *(change.replace("=", "") for change in self.changes)])
+        return folder(" ".join((self.recipe, *self.changes)))
 
 
 Start = Callable[[Run], "subprocess.Popen[bytes]"]

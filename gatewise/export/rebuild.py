@@ -13,7 +13,7 @@ from gatewise.compact.plan import EmbeddingPlan, LinearPlan, RecurrentPlan
 from gatewise.compact.recurrent import OPTIONS
 from gatewise.layout import Cell
 from gatewise.nn import GRU, LSTM, Recurrent
-from gatewise.nn.lookup import cell_of
+from gatewise.nn.lookup import SINGLE_STEP, cell_of
 from gatewise.sparsify.layers import (
     VariationalCell,
     VariationalEmbedding,
@@ -138,8 +138,7 @@ def variational_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def variational_cell(fields: Fields, tensors: Tensors) -> nn.Module:
-    cells: dict[str, type[nn.LSTMCell | nn.GRUCell]] = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell}
-    dense = cells[fields["dense"].cell.name](**{name: fields[name] for name in CELL}, device="meta")
+    dense = SINGLE_STEP[fields["dense"].cell.name](**{name: fields[name] for name in CELL}, device="meta")
     return posterior(VariationalCell.convert(dense), fields, tensors)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.onnx import to_onnx
-from gatewise.nn.lookup import replace_module
+from gatewise.nn.lookup import SINGLE_STEP, replace_module
 from gatewise.nn.recurrent import GRU, LSTM
 from gatewise.readers.values import leaves
 from gatewise.runtime.engine import Engine
@@ -29,7 +29,6 @@ BLOCK_SECONDS = 0.05  # a block of slow calls has fewer of them
 DENSE_TORCH = "torch dense"
 DENSE = {"LSTM": LSTM, "GRU": GRU}
 TORCH = {"LSTM": nn.LSTM, "GRU": nn.GRU}
-CELLS = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell}
 
 
 def take_turns(
@@ -186,7 +185,7 @@ def dense_original(model: nn.Module) -> nn.Module:
             new = (TORCH if logistic else DENSE)[module.cell.name](**options)
         elif isinstance(module, CompactCell):
             biased = module.layer.bias is not None
-            new = CELLS[module.cell.name](module.input_size, module.hidden_size, biased)
+            new = SINGLE_STEP[module.cell.name](module.input_size, module.hidden_size, biased)
         else:
             continue
         if not name:

@@ -22,6 +22,7 @@ TORCH_CELLS: dict[type[nn.Module], Cell] = {
     nn.LSTMCell: LSTM_CELL,
     nn.GRUCell: GRU_CELL,
 }
+SINGLE_STEP: dict[str, type[nn.LSTMCell | nn.GRUCell]] = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell}
 
 
 def cell_of(module: nn.Module) -> Cell | None:

@@ -109,6 +109,7 @@ def check_threads(threads: int) -> None:
         raise ValueError(f"threads={threads!r} must be a whole number from 1 on.")
 
 
+@cache
 def library() -> ctypes.CDLL:
     return ctypes.CDLL(native().__file__)
 
@@ -282,7 +283,7 @@ def layer_norm(y: Floats, eps: float, isa: str | None = None) -> None:  # (..., 
 
 @cache
 def _pool_kernel() -> Any:
-    kernel = ctypes.CDLL(native().__file__).gw_pool
+    kernel = library().gw_pool
     pointer, stride = ctypes.c_void_p, ctypes.c_ssize_t
     kernel.argtypes = (*[ctypes.c_int32] * 4, pointer, stride, stride, pointer, pointer, pointer, stride)
     kernel.restype = None

@@ -30,7 +30,7 @@ from gatewise.readers.record import (
 )
 from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
-from gatewise.runtime.looped import ZEROS, LoopedWalk
+from gatewise.runtime.looped import SAME, ZEROS, LoopedWalk
 from gatewise.runtime.normed import NORMS
 from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum
 from gatewise.runtime.steps import (
@@ -58,7 +58,7 @@ from gatewise.runtime.steps import (
 )
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
-IDENTITY = ("contiguous", "detach", "clone", "float", "to", *DROPOUTS)
+IDENTITY = (*SAME, "float", "to", *DROPOUTS)
 POINTWISE = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid"}
 MODULE_POINTWISE = {
     "ReLU": "relu",

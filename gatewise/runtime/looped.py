@@ -34,7 +34,7 @@ from gatewise.runtime.steps import (
 )
 
 ZEROS = ("zeros", "new_zeros", "zeros_like")
-SAME = ("contiguous", "detach", "clone")
+SAME = ("contiguous", "detach", "clone")  # methods that hand on what they are given
 
 
 class LoopedWalk(NormedWalk):

@@ -86,9 +86,7 @@ class Value:
     steps: tuple[Step, ...]
     axes: tuple[Any, ...]
     squeezed: bool = False
-    padding: float | None = (
-        None  # what lies behind the ends of sequences; NaN: whatever a layer made of zeros
-    )
+    padding: float | None = None  # behind the ends of sequences; NaN: whatever a layer made of zeros
     cut: bool = False  # its time ends with the longest sequence
     at: tuple[int, int] | None = None  # the loop and its step that it is of: it has no time of its own
 

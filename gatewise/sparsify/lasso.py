@@ -16,7 +16,7 @@ from gatewise.readers import Block, ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, check_own_parameters, chosen_modules
 from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
-from gatewise.sparsify.layers import Posterior
+from gatewise.sparsify.layers import is_variational
 from gatewise.structure import Structure
 
 EPS = 1e-8  # under the root, not after it: sqrt has an infinite slope at 0, where groups should end up
@@ -60,7 +60,7 @@ class GroupLasso:
                 "has no groups: use group=0, or levels W+N or W+G+N" if levels == "W" else "needs group > 0"
             )
             raise ValueError(f"levels={levels!r} with group={group} {hint}.")
-        if any(isinstance(module, Posterior) for module in model.modules()):
+        if is_variational(model):
             raise ValueError(
                 "The model is variational: its layers have a penalty and a threshold of their own. Give GroupLasso a "
                 "model that gatewise.Variational has not converted."

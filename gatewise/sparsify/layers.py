@@ -341,3 +341,7 @@ class VariationalCell(RecurrentPosterior, SingleStep):
     def step(self, x: Tensor, state: State) -> State:
         weights = self.weights(0, 0, len(x))
         return scan(self.cell, x[None], silence(state, weights), weights)[1]
+
+
+def is_variational(model: nn.Module) -> bool:
+    return any(isinstance(module, Posterior) for module in model.modules())

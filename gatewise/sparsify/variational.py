@@ -23,6 +23,7 @@ from gatewise.sparsify.layers import (
     VariationalEmbedding,
     VariationalLinear,
     VariationalRecurrent,
+    is_variational,
 )
 from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
 from gatewise.sparsify.watch import EVERY, IN_A_ROW, Watch, is_capturing, never_moved
@@ -81,7 +82,7 @@ class Variational:
         check_numbers(n_train, snr_threshold, log_sigma, batch_dim)
         if isinstance(vocabulary, str):
             raise ValueError(f"vocabulary={vocabulary!r} must be a list of names, not a string.")
-        if any(isinstance(module, Posterior) for module in model.modules()):
+        if is_variational(model):
             raise ValueError(
                 "The model is variational already; converting it again would lose its posteriors. To go on from a "
                 "file, convert a fresh model and load into it: load_state_dict(), or gatewise.load(path, into=model)."
