@@ -93,6 +93,7 @@ class Writer:
             title=title,
             n_inputs=self.narrow.n_inputs,
             n_words=self.narrow.table.n_words if by_word else None,
+            pad=self.narrow.chain.pad,
             n_outputs=self.narrow.width,
             final=any(is_last(link) or pools(link) for link in self.narrow.links),
             streams=self.streams,

@@ -18,6 +18,7 @@ class Program:
     title: str
     n_inputs: int
     n_words: int | None  # None: the input are vectors
+    pad: int | None  # the word behind the end of a text, which is no part of it
     n_outputs: int
     final: bool  # one answer for a sequence
     streams: bool  # it can be fed step by step
@@ -64,7 +65,7 @@ def source(p: Program) -> str:
         TYPE="int32_t *words" if by_word else "float *x",
         LOADED="    if (!m->weights) return MODEL_NOT_LOADED;\n" if loaded else "",
         LIMIT="steps < 1" if p.streams else "steps < 1 || steps > MODEL_BLOCK",
-        CHECK=CHECK_WORDS if by_word else "",
+        CHECK=filled(CHECK_WORDS, PAD="" if p.pad is None else f" || words[t] == {p.pad}") if by_word else "",
         LOWEST=filled(LOWEST, FROM=p.lowest[0], TO=p.lowest[1]) if p.lowest[1] else "",
         RESET="" if p.streams else "    model_reset(m);\n",
         ROWS=f"        for (int32_t k = 0; k < n; k++) m->rows[k] = {word};\n" if by_word else "",
@@ -99,6 +100,7 @@ def header(p: Program) -> str:
         BLOCK=p.block,
         LONGEST="steps computed at a time" if p.streams else "steps of the longest sequence",
         WEIGHT_BYTES=f"#define MODEL_WEIGHT_BYTES {len(p.file)} /* of the weight file */\n" if p.file else "",
+        PAD="" if p.pad is None else f", or the padding, {p.pad}",
         LOAD_ERRORS=LOAD_ERRORS if p.file else "",
         FIELDS="".join(f"    {field}\n" for field in fields),
         LOAD=LOAD_PROTOTYPE if p.file else "",
@@ -235,7 +237,7 @@ LOWEST = "    for (int32_t j = @FROM@; j < @TO@; j++) m->state[j] = -INFINITY;\n
 
 CHECK_WORDS = """\
     for (int32_t t = 0; t < steps; t++)
-        if (words[t] < 0 || words[t] >= MODEL_WORDS) return MODEL_BAD_WORD;
+        if (words[t] < 0 || words[t] >= MODEL_WORDS@PAD@) return MODEL_BAD_WORD;
 """
 
 STEP = "\nint model_step(model_state *m, const float *x, float *y) { return model_run(m, 1, x, y); }\n"
@@ -262,7 +264,7 @@ extern "C" {
 @WEIGHT_BYTES@
 enum {
     MODEL_OK = 0,
-    MODEL_BAD_WORD,  /* a word id outside 0..MODEL_WORDS-1 */
+    MODEL_BAD_WORD,  /* a word id outside 0..MODEL_WORDS-1@PAD@ */
     MODEL_BAD_STEPS, /* no steps, or more than fit */
 @LOAD_ERRORS@};
 

@@ -64,7 +64,8 @@ def golden_input(narrow: NarrowChain, steps: int) -> NDArray[Any]:  # (T, n_inpu
     kept = np.arange(table.n_words) if table.rows is None else np.flatnonzero(table.rows >= 0)
     if len(kept):
         ids[::2] = generator.choice(kept, len(ids[::2]))
-    return ids
+    found: NDArray[Any] = narrow.chain.texts(ids)
+    return found
 
 
 def forward(model: nn.Module, narrow: NarrowChain, x: NDArray[Any]) -> NDArray[np.float32]:

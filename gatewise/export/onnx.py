@@ -1,7 +1,7 @@
 """to_onnx(small, "model.onnx"): a chain of compact layers as an ONNX graph.
 
     input    x          as forward() takes it: float32 vectors or int64 word ids, batch and time of any size
-             lengths    int32 (B), if asked for, or if forward() packs: sequences are padded on the right
+             lengths    int32 (B), if asked for, or if forward() takes them: sequences are padded on the right
              h0, c0     (layers * directions, B, H) of the recurrent layer, in the original width and scale
     output   y          as forward() gives it
              hn, cn     the last states, in the same form
@@ -23,7 +23,7 @@ import numpy as np
 from torch import nn
 
 from gatewise import __version__
-from gatewise.export.onnx_graph import Graph, TimeAxis
+from gatewise.export.onnx_graph import Graph, TimeAxis, not_empty, text_lengths
 from gatewise.export.written import naming
 from gatewise.layout import Cell
 from gatewise.runtime.narrow import (
@@ -61,7 +61,7 @@ def to_onnx(
         states: whether initial states are inputs and last states outputs. None: where forward() returns them.
         lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros; the
             last step is that of the sequence, and mean, maximum and sum are over its steps. None: where forward()
-            packs with them.
+            takes them; where it finds them by the padding of texts, so does the graph.
 
     Raises:
         ChainError: the model is not a chain of layers.
@@ -118,9 +118,7 @@ class Writer:
 
     def __init__(self, narrow: NarrowChain, opset: int, states: bool, lengths: bool) -> None:
         self.narrow, self.opset, self.states = narrow, opset, states
-        self.lengths = "lengths" if lengths else ""
-        self.graph = Graph()
-        self.time = TimeAxis(self.graph, self.lengths, opset)
+        self.graph, chain = Graph(), narrow.chain
         levels = [link for link in narrow.links if isinstance(link, Level)]
         self.modules = list(dict.fromkeys(level.module for level in levels))
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
@@ -128,10 +126,17 @@ class Writer:
         self.finals: dict[str, list[list[str]]] = {name: [] for name in self.modules}
         self.vectors = ""  # the constant of the embedding, where its rows are those of its parameter
         self.time_first = "x"
-        if narrow.chain.batch_axis == 0:
-            axes = [1, 0] if narrow.chain.words else [1, 0, 2]
+        if chain.batch_axis == 0:
+            axes = [1, 0] if chain.words else [1, 0, 2]
             self.time_first = self.graph.add("Transpose", "x", perm=axes)
-        self.cut = bool(self.lengths) and narrow.chain.cut
+        self.takes_lengths = lengths and chain.pad is None
+        self.lengths = "lengths" if self.takes_lengths else ""
+        if chain.pad is not None:
+            self.lengths = text_lengths(self.graph, self.time_first, chain.pad, opset)
+        elif self.lengths and chain.least:
+            self.lengths = not_empty(self.graph, self.lengths)
+        self.time = TimeAxis(self.graph, self.lengths, opset)
+        self.cut = bool(self.lengths) and chain.cut
         if self.cut:
             self.time_first = self.time.up_to_longest(self.time_first)
 
@@ -164,7 +169,7 @@ class Writer:
         axes = {"T": "longest" if self.cut else "time", "B": "batch", "R": "rows", "C": self.narrow.width}
         shape = [axes[axis] for axis in chain.output_axes]
         inputs, outputs = [x], [tensor("y", shape[:-1] if chain.squeezed else shape)]
-        if self.lengths:
+        if self.takes_lengths:
             inputs.append(tensor("lengths", ["batch"], TensorProto.INT32))
         for module in self.modules if self.states else ():
             places = self.finals[module]

@@ -16,7 +16,7 @@ class Graph:
         from onnx import TensorProto, helper, numpy_helper
 
         self.helper, self.to_tensor = helper, numpy_helper.from_array
-        self.int64, self.float32 = TensorProto.INT64, TensorProto.FLOAT
+        self.int32, self.int64, self.float32 = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -111,3 +111,28 @@ class TimeAxis:
         """0, 1, ... n - 1"""
         zero, one = (self.graph.constant(np.array(k, np.int64)) for k in (0, 1))
         return self.graph.add("Range", zero, self.graph.add("Squeeze", n), one)
+
+
+def not_empty(graph: Graph, lengths: str) -> str:  # int32 (B) -> int32 (B)
+    """Lengths of at least 1."""
+    wrong = graph.add("Less", lengths, graph.constant(np.ones(1, np.int32)))
+    return refusing(graph, lengths, graph.add("Cast", wrong, to=graph.int64), "a_sequence_has_no_step")
+
+
+def text_lengths(graph: Graph, ids: str, pad: int, opset: int) -> str:  # (T, B) -> int32 (B)
+    """How many words there are before the padding, which must be behind them all."""
+    words = graph.add("Not", graph.add("Equal", ids, graph.integers(pad)))
+    counts = graph.add("ReduceSum", graph.add("Cast", words, to=graph.int64), graph.integers(0), keepdims=0)
+    steps = TimeAxis(graph, "", opset).count(graph.add("Shape", ids, start=0, end=1))
+    inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1)), counts)
+    moved = graph.add("Cast", graph.add("Xor", words, inside), to=graph.int64)
+    empty = graph.add("Cast", graph.add("Equal", counts, graph.integers(0)), to=graph.int64)
+    wrong = graph.add("Add", graph.over("ReduceMax", moved, 0, opset, keepdims=0), empty)
+    sizes = graph.add("Cast", counts, to=graph.int32)
+    return refusing(graph, sizes, wrong, "a_text_has_no_word_or_padding_before_one")
+
+
+def refusing(graph: Graph, lengths: str, wrong: str, why: str) -> str:  # int32 (B), int64 (B) -> int32 (B)
+    """The same lengths. Where `wrong` is 1, an index is out of bounds, and a runtime raises and names the node."""
+    zeros = graph.add("Gather", graph.constant(np.zeros(1, np.int32)), wrong, name=why)
+    return graph.add("Add", lengths, zeros)

@@ -131,7 +131,8 @@ def example(engine: Engine, steps: int, batch: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     frame = (batch, steps) if narrow.chain.batch_axis == 0 else (steps, batch)
     if narrow.chain.words:
-        return torch.randint(0, narrow.table.n_words, frame, generator=generator)
+        ids: Tensor = narrow.chain.texts(torch.randint(0, narrow.table.n_words, frame, generator=generator))
+        return ids
     return torch.randn(*frame, narrow.n_inputs, generator=generator)
 
 

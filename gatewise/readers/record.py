@@ -202,7 +202,9 @@ def first_line(error: Exception) -> str:
     if "control flow" in said:
         return "an `if` or `while` asks for a value or a size, which only a call knows"
     if "does not support item assignment" in said:
-        return "it writes into a part of a tensor"
+        return "it writes into a part of a tensor; masked_fill() and torch.where() give a new one"
+    if said.startswith("torch.finfo()"):
+        return "it asks for the type of a tensor; write torch.finfo(torch.float32)"
     if "cannot be given other data" in said:
         return "it gives a tensor other data"
     return said.splitlines()[0][:160] if said else type(error).__name__

@@ -30,7 +30,9 @@ from gatewise.readers.record import (
 )
 from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
+from gatewise.runtime.lengths import COMPARISONS, Pad
 from gatewise.runtime.looped import SAME, ZEROS, LoopedWalk
+from gatewise.runtime.masked import MASKS
 from gatewise.runtime.normed import NORMS
 from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum
 from gatewise.runtime.steps import (
@@ -77,6 +79,8 @@ UNREADABLE = {
     type(None): "what does not come from the input alone",
 }
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
+LAST = "Take the last step of each sequence: out[torch.arange(out.size(0)), lengths - 1]."
+PACK = "Train it with pack_padded_sequence(x, lengths, ...): packed, it begins at the end of each sequence."
 
 
 def find_chain(model: nn.Module) -> Chain:
@@ -126,8 +130,8 @@ class Walk(LoopedWalk):
     def __init__(self, model: nn.Module, way: Recording) -> None:
         self.model, self.way = model, way
         self.values = {}
-        self.batch_axis = self.lengths = None
-        self.unpacked = ""
+        self.batch_axis = self.lengths = self.padded = None
+        self.least = 0
 
     def through(self, graph: fx.Graph) -> Chain:
         layers = [self.model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"]
@@ -159,6 +163,7 @@ class Walk(LoopedWalk):
         """What a node makes of values on the path; None for what leads to no answer."""
         if (made := self.of_loop(node, args)) is not NotImplemented:
             return made
+        args = [self.settled(node, self.of_list(given)) for given in args]
         cell = node.op == "call_module" and is_single_step(self.model.get_submodule(str(node.target)))
         if cell or any(isinstance(leaf, OnPath) for leaf in leaves([args, kwargs])):
             return self.visit(node, args, kwargs)
@@ -184,6 +189,10 @@ class Walk(LoopedWalk):
             sizes = args[0].sizes if name == "size" and isinstance(args[0], Value) else None
             return sizes[args[1]] if sizes and len(args) > 1 else sizes
         x = args[0] if args else kwargs.get("input")
+        if name in ("expand_as", "type_as", "to") and not isinstance(x, OnPath):
+            return None  # of a mask
+        if name in MASKS and [type(given) for given in args if isinstance(given, OnPath)] == [Value]:
+            return self.masked(node, name, args)
         if any(
             isinstance(leaf, Value | Packed | LastStates | WithUnitAxis | OneStep | CellState)
             for leaf in leaves([args[1:], kwargs.get("out")])
@@ -201,6 +210,12 @@ class Walk(LoopedWalk):
             return self.item(node, x, args[1])
         if isinstance(x, WithUnitAxis):
             return self.without_unit_axis(node, name, x, args[1:])
+        if (
+            isinstance(x, OneStep)
+            and name == "squeeze"
+            and args[1:] in ([x.axis], [x.axis - len(x.value.axes) - 1])
+        ):
+            return x.value
         if not isinstance(x, Value):
             raise self.refuse(node, f"{name}() on {UNREADABLE.get(type(x), 'a state')}")
         if target is one_hot:
@@ -221,6 +236,10 @@ class Walk(LoopedWalk):
             return self.reduced(node, name, x, args[1:], kwargs)
         if name in DIVISIONS:
             return self.divided(node, name, x)
+        if name == "gather":
+            return self.gathered(node, x)
+        if name in COMPARISONS and not x.steps:
+            return None
         if name in ADAPTIVE:
             given = dict(zip(("output_size", "return_indices"), args[1:])) | kwargs
             return self.adaptive(
@@ -310,9 +329,10 @@ class Walk(LoopedWalk):
             if len(x.axes) != 3 or x.axes[-1] != "C":
                 raise self.refuse(name, "it does not read sequences of channels")
             self.take_batch(name, x.axes[0] if module.batch_first else x.axes[1])
-            self.unpacked = name
-        steps = (*x.steps, Step("recurrent", name, module))
-        h, c = LastStates(steps, cell=False), LastStates(steps, cell=True)
+            if module.bidirectional:
+                self.reads_padding(name, "its backward direction begins in the padding", PACK)
+        steps, packed = (*x.steps, Step("recurrent", name, module)), isinstance(x, Packed)
+        h, c = LastStates(steps, False, packed), LastStates(steps, True, packed)
         cell = cell_of(module)
         assert cell is not None
         out = Packed(steps) if isinstance(x, Packed) else Value(steps, x.axes)
@@ -341,7 +361,9 @@ class Walk(LoopedWalk):
             i in (slice(None), Ellipsis) for i in items[len(wanted) :]
         )
         if time is None or not plain:
-            raise self.refuse(node, f"the index {index} is not the last time step")
+            computed = any(isinstance(leaf, fx.Node) for leaf in leaves(node.args[1]))
+            raise self.refuse(node, f"the index {index} is not the last time step", LAST if computed else "")
+        self.reads_padding(node, "the last step of all is padding of those that are shorter", LAST)
         axes = tuple(axis for k, axis in enumerate(x.axes) if k != time)
         return replace(x, steps=with_last_step(x.steps), axes=axes)
 
@@ -355,6 +377,8 @@ class Walk(LoopedWalk):
             raise self.refuse(
                 node, "of a state, only the last layer's h can be read: h_n[-1], or h_n[-2] and h_n[-1]"
             )
+        if not x.packed:
+            self.reads_padding(node, "the last state is that behind the padding", LAST)
         if directions == 2:
             return HalfState(x.steps, index + 2)
         return Value((*x.steps, Step("last_state")), (self.batch_axis, "C"))
@@ -372,9 +396,6 @@ class Walk(LoopedWalk):
         return Value((*parts[0].steps, Step("last_state")), (self.batch_axis, "C"))
 
     def finish(self, output: Any) -> Chain:
-        if self.lengths is not None and self.unpacked:
-            why = "it runs over the padding of sequences that are packed elsewhere"
-            raise self.refuse_packs(self.unpacked, why)
         returned = fx.map_arg(output, self.answer)
         values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value | Packed)]
         if (
@@ -385,7 +406,7 @@ class Walk(LoopedWalk):
         ):
             raise ChainError(f"forward() must return one answer of a chain with a recurrent layer. {WAY_OUT}")
         value = values[0]
-        self.refuse_lowest("forward()", value)
+        self.refuse_unlike("forward()", value)
         names = {self.batch_axis: "B", self.time: "T", "C": "C"}
         axes = (*value.axes, "C") if value.squeezed else value.axes
         rows = next((axis for axis in axes if isinstance(axis, tuple)), None)
@@ -394,9 +415,14 @@ class Walk(LoopedWalk):
             raise ChainError(
                 f"forward() returns its answer with the axes {layout}, not {', '.join(LAYOUTS)}. {WAY_OUT}"
             )
-        returns_state = isinstance(returned, tuple | list) and any(
-            isinstance(leaf, LastStates) for leaf in leaves(returned)
-        )
+        states = [leaf for leaf in leaves(returned) if isinstance(leaf, LastStates)]
+        if layout != "BC" and value.padding is None:
+            self.reads_padding("forward()", "its answer has steps for the padding behind sequences, too")
+        if not all(state.packed for state in states):
+            self.reads_padding("forward()", "the state that it returns is that behind the padding")
+        if self.lengths is not None and self.padded is not None:
+            raise self.padded
+        returns_state = isinstance(returned, tuple | list) and bool(states)
         if returns_state and any(step.kind in POOLS for step in value.steps):
             # forward() would pool every piece of a sequence by itself, engine and C all of them together.
             raise ChainError(
@@ -410,12 +436,14 @@ class Walk(LoopedWalk):
             rows_time_first=rows is None or names[rows[1]] == "T",
             squeezed=value.squeezed,
             returns_state=returns_state,
-            lengths="" if self.lengths is None else str(self.lengths.target),
+            lengths=str(self.lengths.target) if isinstance(self.lengths, fx.Node) else "",
+            pad=self.lengths.word if isinstance(self.lengths, Pad) else None,
+            least=self.least,
             cut=value.cut,
         )
 
 
-def takes_no_state(way: Recording, lengths: fx.Node | None) -> bool:
+def takes_no_state(way: Recording, lengths: fx.Node | Pad | None) -> bool:
     """Whether forward() was recorded without some argument, or has none but the input and its lengths: nobody gives a
     state, so it may make one of zeros."""
     taken = {node for node in way.graph.nodes if node.op == "placeholder"} - {lengths}

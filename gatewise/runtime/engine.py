@@ -74,7 +74,8 @@ class Engine:
         chain = self.narrow.chain
         self._words, self._batch_axis, self._squeezed = chain.words, chain.batch_axis, chain.squeezed
         self._batch_first = self._batch_axis == 0
-        self._packs_with, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
+        self._needs, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
+        self._least, self._pad = chain.least, chain.pad
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
@@ -85,16 +86,19 @@ class Engine:
     ) -> tuple[Any, EngineState]:
         """`lengths` (B): sequences are padded on the right. Past the end of its sequence a recurrent layer gives
         zeros, as after `pad_packed_sequence`; the last step is that of the sequence, and mean, maximum and sum are
-        over its steps. Where forward() packs with an argument of its own, this is that argument.
+        over its steps. Where forward() takes the lengths as an argument, this is that argument; where it finds them
+        by the padding of texts, the engine does, too.
         """
         array = self._input(x, 2)
         axes = array.shape[:2]
         batch = axes[self._batch_axis]
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
         sizes = None if lengths is None else self._lengths(lengths, batch, axes[1 - self._batch_axis])
-        if sizes is None and self._packs_with:
+        if self._pad is not None:
+            sizes = self._text_lengths(array, lengths)
+        if sizes is None and self._needs:
             raise TypeError(
-                f"forward() packs with {self._packs_with!r}, so the engine needs lengths=; "
+                f"forward() needs {self._needs!r}, so the engine needs lengths=; "
                 f"[{axes[1 - self._batch_axis]}] * {batch} if no sequence is padded."
             )
         if sizes is not None and self._cut:
@@ -123,6 +127,8 @@ class Engine:
     def _any_step(self, x: Any) -> Any:
         """step() for whatever may come: the first one, tensors, engines of several stages, mistakes."""
         array = self._input(x, 1)
+        if self._pad is not None and (array == self._pad).any():
+            raise ValueError(f"x: {self._pad} is padding, which is no step of a text.")
         batch = len(array)
         before = self._remembered
         state, frame = before or (self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads))
@@ -160,6 +166,8 @@ class Engine:
         """The short way for more steps like this one, where the kernels do everything."""
         stage = self.stages[0]
         if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not self._whole or self._squeezed:
+            return None
+        if self._pad is not None:
             return None
         batch, memory = state.batch, state.parts[0]
         answer = (batch, stage.width)
@@ -218,16 +226,33 @@ class Engine:
             raise ValueError(f"state is of {state.batch} sequences, x of {batch}.")
         return EngineState(batch, tuple([part.copy() for part in state.parts]), state.shape)
 
-    @staticmethod
-    def _lengths(lengths: Any, batch: int, steps: int) -> Array:
+    def _text_lengths(self, x: Array, lengths: Any) -> Array:
+        """How many words every text has before its padding."""
+        if lengths is not None:
+            raise TypeError(
+                f"forward() ends a text at its padding, {self._pad}, so the engine takes no lengths=."
+            )
+        words = (x if self._batch_first else x.T) != self._pad  # (B, T)
+        sizes: Array = words.sum(1, dtype=np.int32)
+        prefix = np.arange(words.shape[1]) < sizes[:, None]
+        for wrong in np.flatnonzero((words != prefix).any(1) | (sizes == 0))[:1]:
+            has = "no word" if sizes[wrong] == 0 else "a word behind it"
+            raise ValueError(
+                f"x: {self._pad} is padding, but sequence {wrong} has {has}; the engine reads whole texts."
+            )
+        return sizes
+
+    def _lengths(self, lengths: Any, batch: int, steps: int) -> Array:
         sizes = np.asarray(lengths)
         if sizes.shape != (batch,) or sizes.dtype.kind not in "iu":
             raise ValueError(
                 f"lengths: expected an integer for each of {batch} sequences, got {sizes.dtype} {sizes.shape}."
             )
         # Before a cast makes other numbers of them.
-        for wrong in np.flatnonzero((sizes < 0) | (sizes > steps))[:1]:
-            raise ValueError(f"lengths: sequence {wrong} has length {sizes[wrong]}, outside 0..{steps}")
+        for wrong in np.flatnonzero((sizes < self._least) | (sizes > steps))[:1]:
+            raise ValueError(
+                f"lengths: sequence {wrong} has length {sizes[wrong]}, outside {self._least}..{steps}"
+            )
         return np.ascontiguousarray(sizes, np.int32)
 
 

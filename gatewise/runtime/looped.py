@@ -49,9 +49,13 @@ class LoopedWalk(NormedWalk):
 
     def answer(self, node: fx.Node) -> Any:
         """The same for a state (h, c) as a whole."""
-        value: Any = self.values.get(node)
+        value: Any = self.of_list(self.values.get(node))
         whole = isinstance(value, tuple)
         return tuple(self.settled(node, part) for part in value) if whole else self.settled(node, value)
+
+    def of_list(self, value: Any) -> Any:
+        """outs[-1]: what the last step added is read by itself."""
+        return value.value if isinstance(value, Collected) else value
 
     def settled(self, node: fx.Node, value: Any) -> Any:
         """What was computed in a loop is that of its last step behind it."""
@@ -60,6 +64,7 @@ class LoopedWalk(NormedWalk):
             return value
         if at[1] != RECORDED - 1 or isinstance(value, CellState):
             raise self.refuse(node, "behind a loop, only what was made of the last h can be read")
+        self.reads_padding(node, "behind a loop, what the last step made is of the padding, too")
         return replace(value, steps=with_last_step(value.steps), at=None)
 
     # What nodes do.
@@ -133,7 +138,6 @@ class LoopedWalk(NormedWalk):
             raise self.refuse(name, "a single-step cell leaves the loop over time to forward()")
         if x.at != self.inside or x.axes != (self.batch_axis, "C"):
             raise self.refuse(name, "it does not read the channels of its own step")
-        self.unpacked = name
         hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
         loop, k = x.at
         steps = (*x.steps, Step("recurrent", name, module))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from gatewise.readers.values import listed
-from gatewise.runtime.packed import PackedWalk
+from gatewise.runtime.masked import MaskedWalk
 from gatewise.runtime.steps import Size, Step, Value, WithUnitAxis, axis_at
 
 REDUCTIONS = {"mean": "mean", "amax": "max", "max": "max", "sum": "sum"}
@@ -17,9 +17,9 @@ ADAPTIVE = {"adaptive_avg_pool1d": "mean", "adaptive_max_pool1d": "max"}
 MODULE_ADAPTIVE = {"AdaptiveAvgPool1d": "mean", "AdaptiveMaxPool1d": "max"}
 # How each is written over the steps of a sequence alone, whatever else is in the batch.
 OWN_STEPS = {
-    "mean": "Divide a sum by the lengths: out.sum(1) / lengths.unsqueeze(1).",
-    "max": 'Pad with pad_packed_sequence(..., padding_value=float("-inf")) before a maximum.',
-    "sum": "Sum what pad_packed_sequence() gives, with zeros, before another layer reads it.",
+    "mean": "Divide a sum by lengths: (out * mask).sum(1) / mask.sum(1), packed out.sum(1) / lengths.unsqueeze(1).",
+    "max": 'Before a maximum write masked_fill(~mask, float("-inf")), packed padding_value=float("-inf").',
+    "sum": "Sum out * mask, or what pad_packed_sequence() gives, with zeros, before another layer reads it.",
 }
 
 
@@ -30,7 +30,7 @@ class Maximum(NamedTuple):
     indices: None = None
 
 
-class PooledWalk(PackedWalk):
+class PooledWalk(MaskedWalk):
     """The part of a walk that knows how the time axis goes."""
 
     def reduced(
@@ -64,7 +64,9 @@ class PooledWalk(PackedWalk):
     def pooled(self, node: fx.Node | str, pool: str, x: Value) -> Value:
         if all(step.kind != "recurrent" for step in x.steps):
             raise self.refuse(node, f"the {pool} is not over steps of a recurrent layer")
-        if x.padding is not None and not skips_padding(pool, x):
+        if x.padding is None:
+            self.reads_padding(node, f"the {pool} is over the padding behind sequences, too", OWN_STEPS[pool])
+        elif not skips_padding(pool, x):
             raise self.refuse(node, f"the {pool} is over the padding behind sequences, too", OWN_STEPS[pool])
         axes = tuple(axis for axis in x.axes if axis != self.time)
         return Value((*x.steps, Step(pool)), axes, squeezed=x.squeezed)
@@ -76,9 +78,10 @@ class PooledWalk(PackedWalk):
         by = node.args[1] if len(node.args) == 2 and not node.kwargs else None
         if self.lengths is None:
             if self.value(by) != Size(self.time):
-                raise self.refuse(node, "it divides a sum over time by anything but how many steps there are")
-        elif x.axes != (self.batch_axis, "C") or not self.is_column(by):
-            way = "Divide by those of pad_packed_sequence(), or of forward(): lengths.unsqueeze(1)."
+                why = "it divides a sum over time by anything but how many steps there are"
+                raise self.refuse(node, why, OWN_STEPS["mean"])
+        elif (t := self.of_lengths(by)) is None or t.holds != "lengths" or not self.fits(t, x):
+            way = "Divide by mask.sum(1), by those of pad_packed_sequence(), or of forward(): lengths.unsqueeze(1)."
             raise self.refuse(node, "it divides a sum by anything but the lengths in a column (B, 1)", way)
         return replace(x, steps=(*x.steps[:-1], Step("mean")))
 

@@ -61,8 +61,10 @@ class Chain:
     rows_time_first: bool  # order of the rows of "RC"
     squeezed: bool  # the last axis, of width 1, is dropped
     returns_state: bool  # forward() returns (y, state) rather than y
-    lengths: str = ""  # the argument of forward() that it packs its sequences with
+    lengths: str = ""  # the argument of forward() that says how long its sequences are
     needs_lengths: bool = False  # forward() cannot be called without it
+    pad: int | None = None  # a word: sequences end before it
+    least: int = 0  # steps that a sequence must have
     cut: bool = False  # the answer ends with the longest sequence, wherever x ends
 
     @property
@@ -72,7 +74,11 @@ class Chain:
     @property
     def without_lengths(self) -> Chain:
         """The chain of sequences that are all as long as x."""
-        return replace(self, lengths="", needs_lengths=False, cut=False)
+        return replace(self, lengths="", needs_lengths=False, least=0, cut=False)
+
+    def texts(self, ids: Any) -> Any:
+        """Word ids, with another word for padding."""
+        return ids if self.pad is None else ids + (-1 if self.pad else 1) * (ids == self.pad)
 
     def whole(self, steps: int, batch: int) -> dict[str, torch.Tensor]:
         """What forward() takes beside x when no sequence is padded."""
@@ -86,7 +92,10 @@ class Value:
     steps: tuple[Step, ...]
     axes: tuple[Any, ...]
     squeezed: bool = False
-    padding: float | None = None  # behind the ends of sequences; NaN: whatever a layer made of zeros
+    padding: float | None = (
+        None  # behind the ends of sequences; NaN: whatever a layer made of zeros; None: anything
+    )
+    alike: bool = True  # the chain has the same there
     cut: bool = False  # its time ends with the longest sequence
     at: tuple[int, int] | None = None  # the loop and its step that it is of: it has no time of its own
 
@@ -113,6 +122,7 @@ class LastStates:
 
     steps: tuple[Step, ...]
     cell: bool
+    packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,7 @@ class CellState:
 
 @dataclass(frozen=True)
 class OneStep:
-    """A value of one step of a loop, with a time axis of length 1."""
+    """A value of one step, of a loop or the last one, with a time axis of length 1."""
 
     value: Value
     axis: int

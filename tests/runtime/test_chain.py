@@ -277,6 +277,8 @@ PACKED: dict[str, tuple[Callable[..., Any], str, bool]] = {
     ),
     "rows": (lambda m, x, n: m.fc(m.out(x, n)).flatten(0, 1), "RC", True),
     "last step of each": (lambda m, x, n: m.fc(ends(m.out(x, n), n)), "BC", False),
+    "padding that was read": (lambda m, x, n: m.two(pack(m.rnn(x)[0], n))[1][-1], "BC", False),
+    "padding that was read, and cut": (lambda m, x, n: m.fc(padded(pack(m.rnn(x)[0], n))[0]), "BTC", True),
     "packed once for two layers": (lambda m, x, n: m.fc(m.two(m.rnn(pack(x, n))[0])[1][-1]), "BC", False),
     "packed again": (again, "BTC", False),
     "with its lengths": (lambda m, x, n: (m.fc(m.out(x, n)), n), "BTC", True),
@@ -383,9 +385,14 @@ NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
         "batch_first or enforce_sorted is computed",
     ),
     "lengths as a state": (lambda m, x, n: m.rnn(pack(x, n), n)[1][-1], "is what forward.. packs with"),
-    "padding that is read": (lambda m, x, n: m.two(m.out(x, n))[1][-1], "two: it runs over the padding"),
-    "padding that was read": (lambda m, x, n: m.two(pack(m.rnn(x)[0], n))[1][-1], "rnn: it runs over"),
-    "a mask for the output": (lambda m, x, n: m.fc(padded(pack(m.rnn(x)[0], n))[0]), "rnn: it runs over"),
+    "padding that is read": (
+        lambda m, x, n: m.two(m.out(x, n))[1][-1],
+        "the last state is that behind the padding.*lengths - 1",
+    ),
+    "padding in the answer": (
+        lambda m, x, n: m.fc(m.two(m.out(x, n))[0]),
+        "its answer has steps for the padding",
+    ),
     "a head that is packed": (
         lambda m, x, n: padded(pack(m.fc(m.out(x, n)), n))[0],
         "does not come from a recurrent layer",

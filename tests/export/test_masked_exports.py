@@ -1,0 +1,88 @@
+"""Masks and last steps of padded sequences in ONNX Runtime and in compiled C: what torch gives, or an error."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from chains import CLOSE
+from compiled import Compiled, pointer
+from masked import LENGTHS, PAD, WORDS, E, OfVectors, OfWords, texts
+
+import gatewise as gw
+
+
+def session_of(model: torch.nn.Module, path: Path, opset: int = 17) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised, too
+    return onnxruntime.InferenceSession(
+        str(gw.export.to_onnx(model, path / "model.onnx", opset=opset)), options
+    )
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_onnx_takes_the_lengths(name: str, tmp_path: Path) -> None:
+    model = OfVectors(LENGTHS[name]).eval()
+    session = session_of(model, tmp_path)
+    for lengths in ([4, 1, 3], [2], [1, 1], [5, 5]):
+        x, n = torch.randn(len(lengths), 5, E), torch.tensor(lengths)
+        with torch.no_grad():
+            expected = model(x, n)
+        (got,) = session.run(["y"], {"x": x.numpy(), "lengths": n.numpy().astype(np.int32)})
+        torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
+    if "pack" not in name:
+        with pytest.raises(Exception, match="a_sequence_has_no_step"):
+            session.run(["y"], {"x": np.zeros((2, 3, E), np.float32), "lengths": np.array([3, 0], np.int32)})
+
+
+@pytest.mark.parametrize("opset", [15, 17, 23])
+@pytest.mark.parametrize("name", WORDS)
+def test_onnx_finds_the_ends_of_texts(name: str, opset: int, tmp_path: Path) -> None:
+    model = OfWords(WORDS[name]).eval()
+    session = session_of(model, tmp_path, opset)
+    assert [given.name for given in session.get_inputs()] == ["x"]
+    for lengths in ([4, 1, 3], [2], [1, 1], [5, 5]):
+        x = texts(lengths, 5)
+        with torch.no_grad():
+            expected = model(x)
+        (got,) = session.run(["y"], {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
+    for text in ([1, PAD, 1], [PAD, 1, 1], [PAD, PAD, PAD]):
+        with pytest.raises(Exception, match="a_text_has_no_word_or_padding_before_one"):
+            session.run(["y"], {"x": np.array([[1, 1, 3], text])})
+
+
+@pytest.mark.parametrize("name", ["mean by mask", "maximum", "sum of norms", "last step", "every step"])
+def test_c_takes_a_sequence_as_long_as_it_is(name: str, kernels: list[Path], tmp_path: Path) -> None:
+    model = OfVectors(LENGTHS[name]).eval()
+    compiled = Compiled(gw.compress(model), tmp_path, kernels)
+    for length in range(1, 7):
+        x = torch.randn(1, 6, E)
+        with torch.no_grad():
+            expected = model(x, torch.tensor([length])).numpy().reshape(-1, 2)
+        got = compiled.run(compiled.instance(), x[0, :length].numpy())
+        np.testing.assert_allclose(got.reshape(-1, 2), expected[: len(got.reshape(-1, 2))], **CLOSE)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_c_takes_texts_without_padding(name: str, kernels: list[Path], tmp_path: Path) -> None:
+    """Padding is no word of a text: it is refused as one outside the vocabulary is."""
+    model = OfWords(WORDS[name]).eval()
+    compiled = Compiled(gw.compress(model), tmp_path, kernels)
+    for length in range(1, 7):
+        x = texts([length], 6)
+        with torch.no_grad():
+            expected = model(x).numpy()[0]
+        got = compiled.run(compiled.instance(), x[0, :length].numpy())
+        np.testing.assert_allclose(got.reshape(-1), expected, **CLOSE)
+    y, words = np.full(2, np.nan, np.float32), np.array([1, PAD], np.int32)
+    bad = compiled.library.model_run(
+        pointer(compiled.instance()), ctypes.c_int32(2), pointer(words), pointer(y)
+    )
+    assert bad == 1  # MODEL_BAD_WORD
+    assert np.isnan(y).all()

@@ -1,0 +1,287 @@
+"""Masks and last steps of sequences that are padded and not packed: what forward() gives, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from chains import CLOSE
+from masked import LENGTHS, LOWEST, PAD, WORDS, E, H, MayTakeLengths, OfVectors, OfWords, inside, texts
+
+import gatewise as gw
+from gatewise.runtime.chain import ChainError, find_chain
+
+CELLS = ["LSTM", "GRU"]
+
+
+def cells_of(name: str) -> list[str]:
+    """Some read the state as a GRU gives it."""
+    return ["GRU"] if name == "a second layer that packs" else CELLS
+
+
+def random_lengths(generator: torch.Generator) -> tuple[list[int], int]:
+    steps = int(torch.randint(1, 8, (), generator=generator))
+    batch = int(torch.randint(1, 5, (), generator=generator))
+    return torch.randint(1, steps + 1, (batch,), generator=generator).tolist(), steps
+
+
+@pytest.mark.parametrize(("name", "cell"), [(name, cell) for name in LENGTHS for cell in cells_of(name)])
+def test_lengths(name: str, cell: str) -> None:
+    """A layer that runs forward has read no padding where a sequence ends."""
+    generator = torch.Generator().manual_seed(0)
+    model = OfVectors(LENGTHS[name], cell, layers=2).eval()
+    engine = gw.Engine(model)
+    for _ in range(25):
+        lengths, steps = random_lengths(generator)
+        x = torch.randn(len(lengths), steps, E, generator=generator)
+        with torch.no_grad():
+            expected = model(x, torch.tensor(lengths))
+        torch.testing.assert_close(engine(x, lengths=lengths)[0], expected, **CLOSE)
+    chain = find_chain(model)
+    assert (chain.lengths, chain.needs_lengths, chain.pad) == ("lengths", True, None)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("name", WORDS)
+def test_padded_texts(name: str, cell: str) -> None:
+    """The engine finds the ends of texts by itself, as forward() does."""
+    generator = torch.Generator().manual_seed(0)
+    model = OfWords(WORDS[name], cell).eval()
+    engine = gw.Engine(model)
+    assert (find_chain(model).pad, find_chain(model).lengths) == (PAD, "")
+    for _ in range(25):
+        x = texts(*random_lengths(generator))
+        with torch.no_grad():
+            expected = model(x)
+        torch.testing.assert_close(engine(x)[0], expected, **CLOSE)
+        torch.testing.assert_close(torch.from_numpy(engine(x.numpy())[0]), expected, **CLOSE)
+    engine.reset()
+    x = texts([5], 5)
+    steps = [engine.step(x[:, t]) for t in range(5)]
+    torch.testing.assert_close(steps[-1], model(x).detach(), **CLOSE)
+
+
+def test_texts_with_time_first() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        mask = (x != PAD).unsqueeze(-1)
+        return m.fc((m.rnn(m.emb(x))[0] * mask).sum(0) / mask.sum(0))
+
+    model = OfWords(forward).eval()
+    model.rnn.batch_first = False
+    x = texts([5, 2, 1], 6).t()
+    torch.testing.assert_close(gw.Engine(model)(x)[0], model(x).detach(), **CLOSE)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_texts_that_are_not_words_and_then_padding_are_refused(name: str) -> None:
+    """x != pad is true behind it, too; lengths cannot say that."""
+    engine = gw.Engine(OfWords(WORDS[name]).eval())
+    x = texts([5, 4], 5)
+    for text, why in (([1, PAD, 1, PAD, PAD], "a word behind it"), ([PAD] * 5, "no word")):
+        x[1] = torch.tensor(text)
+        with pytest.raises(ValueError, match=f"{PAD} is padding, but sequence 1 has {why}"):
+            engine(x)
+    for _ in range(2):
+        engine.step(torch.tensor([1, 3]))
+        with pytest.raises(ValueError, match=f"{PAD} is padding, which is no step"):
+            engine.step(torch.tensor([1, PAD]))
+    with pytest.raises(
+        TypeError, match=f"ends a text at its padding, {PAD}, so the engine takes no lengths="
+    ):
+        engine(texts([5, 4], 5), lengths=[5, 4])
+
+
+@pytest.mark.parametrize("name", [name for name in LENGTHS if "pack" not in name])
+def test_a_sequence_without_a_step_is_refused(name: str) -> None:
+    """forward() gives NaN, -inf or what it made of padding; the engine would give what it makes of zeros."""
+    engine = gw.Engine(OfVectors(LENGTHS[name]).eval())
+    with pytest.raises(ValueError, match=r"sequence 1 has length 0, outside 1\.\.3"):
+        engine(torch.randn(2, 3, E), lengths=[3, 0])
+
+
+def test_lengths_that_can_be_left_out() -> None:
+    """A mean of all steps is that of sequences as long as x, and so is the last step."""
+
+    def mean(m: Any, x: Any, n: Any) -> Any:
+        out = m.out(x)
+        return out.mean(1) if n is None else (out * inside(x, n)[..., None]).sum(1) / n[:, None]
+
+    def last(m: Any, x: Any, n: Any) -> Any:
+        out = m.out(x)
+        return m.fc(out[:, -1] if n is None else out[torch.arange(x.size(0)), n - 1])
+
+    x, n = torch.randn(3, 5, E), torch.tensor([5, 2, 1])
+    with pytest.raises(ChainError, match="another function when it is called without lengths"):
+        find_chain(MayTakeLengths(lambda m, x, n: mean(m, x, n) if n is None else last(m, x, n)).eval())
+    for model in (MayTakeLengths(mean).eval(), MayTakeLengths(last).eval()):
+        engine = gw.Engine(model)
+        torch.testing.assert_close(engine(x)[0], model(x).detach(), **CLOSE)
+        torch.testing.assert_close(engine(x, lengths=n)[0], model(x, n).detach(), **CLOSE)
+
+
+def masked(m: Any, x: Any, n: Any) -> Any:
+    return m.out(x) * inside(x, n)[..., None]
+
+
+def written(mask: Any) -> Any:
+    mask.fill_(True)
+    return mask
+
+
+def zeros_by_index(m: Any, x: Any, n: Any) -> Any:
+    out = m.out(x)
+    out[~inside(x, n)] = 0
+    return out.sum(1)
+
+
+NO_MASK = r"by anything but a mask of the lengths.*torch\.arange\(out\.size\(1\)\) < lengths.*\(x != pad\)"
+NO_FILLER = "behind sequences, not 0, or -inf for a maximum.*masked_fill"
+OF_PADDING = "is over the padding behind sequences, too"
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "a mask as an argument": (lambda m, x, n: m.fc((m.out(x) * n.unsqueeze(-1)).sum(1)), NO_MASK),
+    "one step more": (lambda m, x, n: (m.out(x) * inside(x, n + 1)[..., None]).sum(1), NO_MASK),
+    "padding alone": (lambda m, x, n: (m.out(x) * (~inside(x, n))[..., None]).sum(1), NO_MASK),
+    "~ of numbers": (lambda m, x, n: (m.out(x) * (~inside(x, n).long())[..., None]).sum(1), NO_MASK),
+    "a mask over channels": (
+        lambda m, x, n: (m.out(x) * (torch.arange(x.size(2)) < n[:, None])[:, None]).sum(1),
+        NO_MASK,
+    ),
+    "a mask without its axis": (lambda m, x, n: (m.out(x) * inside(x, n)).sum(1), NO_MASK),
+    "a mask from the second step on": (
+        lambda m, x, n: (m.out(x) * (torch.arange(1, x.size(1)) < n[:, None])[..., None]).sum(1),
+        NO_MASK,
+    ),
+    "a mask up to the longest": (
+        lambda m, x, n: (m.out(x) * (torch.arange(n.max()) < n[:, None])[..., None]).sum(1),
+        NO_MASK,
+    ),
+    "a mask that is written to": (
+        lambda m, x, n: (m.out(x) * written(inside(x, n))[..., None]).sum(1),
+        NO_MASK,
+    ),
+    "a mask in float64": (lambda m, x, n: (m.out(x) * inside(x, n)[..., None].double()).sum(1), NO_MASK),
+    "a mask of what is inside": (
+        lambda m, x, n: m.out(x).masked_fill(inside(x, n)[..., None], LOWEST).amax(1),
+        NO_MASK,
+    ),
+    "ones in padding": (lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], 1.0).sum(1), NO_FILLER),
+    "a number that may be the maximum": (
+        lambda m, x, n: m.fc(m.out(x)).masked_fill(~inside(x, n)[..., None], -1e9).amax(1),
+        NO_FILLER,
+    ),
+    "-1 for a maximum": (
+        lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], -1.0).amax(1),
+        NO_FILLER,
+    ),
+    "zeros for a maximum": (lambda m, x, n: masked(m, x, n).amax(1), rf"the max {OF_PADDING}.*masked_fill"),
+    "mean of zeros, too": (lambda m, x, n: masked(m, x, n).mean(1), rf"the mean {OF_PADDING}"),
+    "no mask for the second layer": (
+        lambda m, x, n: m.two(masked(m, x, n))[0].sum(1) / n[:, None],
+        rf"the sum {OF_PADDING}",
+    ),
+    "a mask that leads nowhere": (
+        lambda m, x, n: (masked(m, x, n).sum(1), m.out(x).mean(1))[1],
+        rf"the mean {OF_PADDING}",
+    ),
+    "by the steps of x": (lambda m, x, n: masked(m, x, n).sum(1) / x.size(1), "anything but the lengths in a column"),
+    "by almost the lengths": (
+        lambda m, x, n: masked(m, x, n).sum(1) / (n[:, None] + 1e-3),
+        "anything but the lengths in a column",
+    ),
+    "a sum without a mask": (
+        lambda m, x, n: m.out(x).sum(1) / n[:, None],
+        r"how many steps there are.*\(out \* mask\)\.sum\(1\)",
+    ),
+    "the last column": (lambda m, x, n: masked(m, x, n)[:, -1], "an index into padded sequences"),
+    "the last column of a second layer": (
+        lambda m, x, n: m.two(masked(m, x, n))[0][:, -1],
+        "the last step of all is padding of those that are shorter.*lengths - 1",
+    ),
+    "the last state": (lambda m, x, n: (masked(m, x, n), m.rnn(x)[1][-1])[1], "the last state is that behind"),
+    "the state beside the answer": (
+        lambda m, x, n: ((out := m.rnn(x))[0][torch.arange(x.size(0)), n - 1], out[1]),
+        "the state that it returns is that behind the padding",
+    ),
+    "every answer": (lambda m, x, n: m.fc(m.out(x)) * inside(x, n)[..., None], "there is what a mask put there"),
+    "a function behind the mask of answers": (
+        lambda m, x, n: (m.fc(m.out(x)) * inside(x, n)[..., None]).relu().sum(1),
+        "there is what a mask put there.*Take the sum over time before",
+    ),
+    "the step behind the last": (
+        lambda m, x, n: m.out(x)[torch.arange(x.size(0)), n],
+        r"not the last time step.*lengths - 1\]",
+    ),
+    "gather of one channel": (
+        lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None]).squeeze(1),
+        r"gather.. of anything but the last step.*lengths - 1\]",
+    ),
+    "gather of another sequence": (
+        lambda m, x, n: m.out(x).gather(0, (n - 1)[:, None, None].expand(-1, 1, H)).squeeze(1),
+        "gather.. of anything but the last step",
+    ),
+    "gather that squeezes the batch, too": (
+        lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H)).squeeze(),
+        "a step with a time axis of its own",
+    ),
+    "attention": (
+        lambda m, x, n: (m.out(x) * m.fc(m.out(x)).softmax(1)).sum(1),
+        "softmax.. is not a link",
+    ),
+    "written by index": (zeros_by_index, r"writes into a part of a tensor; masked_fill\(\)"),
+    "the type of a tensor": (
+        lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], torch.finfo(x.dtype).min).amax(1),
+        r"write torch\.finfo\(torch\.float32\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_chain(name: str) -> None:
+    """The engine would pool over other steps; the error says what to write."""
+    rule, why = REFUSED[name]
+    with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
+        find_chain(OfVectors(rule).eval())
+
+
+@pytest.mark.parametrize("name", [*LENGTHS, *(f"words: {name}" for name in WORDS)])
+def test_a_backward_direction_begins_in_the_padding(name: str) -> None:
+    """In the engine it would begin at the end of each sequence; packed, it does in forward(), too."""
+    kind, rule = (OfVectors, LENGTHS[name]) if name in LENGTHS else (OfWords, WORDS[name[7:]])
+    model = kind(rule, bidirectional=True).eval()
+    if name in ("packed, mean by mask", "packed, maximum by mask", "words: packed"):
+        find_chain(model)
+    else:
+        with pytest.raises(ChainError):
+            find_chain(model)
+    if name in ("mean by mask", "maximum", "last step", "words: mean"):
+        with pytest.raises(
+            ChainError, match=r"rnn: its backward direction begins in the padding.*pack_padded"
+        ):
+            find_chain(model)
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (
+            lambda m, x: (m.out(m.emb(x)) * (x != PAD)[..., None]).sum(1) / (x != 0).sum(1)[:, None],
+            "a column",
+        ),
+        (lambda m, x: (m.out(m.emb(x)) * (x > 1)[..., None]).sum(1), NO_MASK),
+        (lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None])[:, -1], "the last step of all is padding"),
+        (lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None]), "its answer has steps for the padding"),
+    ],
+    ids=["two paddings", "a few words", "vectors alone", "vectors alone, every step"],
+)
+def test_masks_of_words_that_are_no_padding(forward: Callable[..., Any], why: str) -> None:
+    with pytest.raises(ChainError, match=why):
+        find_chain(OfWords(forward).eval())
+
+
+def test_words_above_zero_are_those_that_are_not_zero() -> None:
+    model = OfWords(lambda m, x: m.fc((m.out(m.emb(x)) * (x > 0)[..., None]).sum(1))).eval()
+    x = texts([3, 5], 5, pad=0)
+    assert find_chain(model).pad == 0
+    torch.testing.assert_close(gw.Engine(model)(x)[0], model(x).detach(), **CLOSE)
