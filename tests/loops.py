@@ -126,6 +126,24 @@ def the_last_answer(self: Any, x: Tensor) -> Tensor:
 
 
 @chain
+def the_last_of_a_list(self: Any, x: Tensor) -> Tensor:
+    state, outs = None, []
+    for t in range(x.size(1)):
+        h, state = self.turn(self.cell, x[:, t], state)
+        outs.append(h.relu())
+    return self.head(outs[-1].tanh())
+
+
+@chain
+def the_last_answer_of_a_list(self: Any, x: Tensor) -> Tensor:
+    state, outs = None, []
+    for x_t in x.unbind(1):
+        h, state = self.turn(self.cell, x_t, state)
+        outs.append(self.head(h).unsqueeze(1))
+    return outs[-1].squeeze(1)
+
+
+@chain
 def time_first(self: Any, x: Tensor) -> Tensor:
     state, outs = None, []
     for step in x:
@@ -707,6 +725,44 @@ def the_end_of_a_list(self: Any, x: Tensor) -> Tensor:
         h = self.gru(x_t, h)
         outs.append(self.head(h))
     return torch.stack(outs[-3:], 1)
+
+
+@no_chain(r"outs is not only appended to.* or read at \[-1\]")
+def the_first_of_a_list(self: Any, x: Tensor) -> Tensor:
+    h, outs = None, []
+    for x_t in x.unbind(1):
+        h = self.gru(x_t, h)
+        outs.append(self.head(h))
+    return outs[0]
+
+
+@no_chain("outs is not only appended to")
+def the_last_so_far(self: Any, x: Tensor) -> Tensor:
+    h, outs = None, []
+    for x_t in x.unbind(1):
+        h = self.gru(x_t, h)
+        outs.append(self.head(h))
+        h = outs[-1] if h is None else h
+    return torch.stack(outs, 1)
+
+
+@no_chain("outs is not only appended to")
+def the_last_of_a_list_is_written(self: Any, x: Tensor) -> Tensor:
+    h, outs = None, []
+    for x_t in x.unbind(1):
+        h = self.gru(x_t, h)
+        outs.append(self.head(h))
+    outs[-1] = self.head(h).relu()
+    return torch.stack(outs, 1)
+
+
+@no_chain("joins anything but what each step made of its own")
+def the_last_of_a_list_twice(self: Any, x: Tensor) -> Tensor:
+    h, outs = None, []
+    for x_t in x.unbind(1):
+        h = self.gru(x_t, h)
+        outs.append(self.head(h))
+    return torch.stack([outs[-1], outs[-1]], 1)
 
 
 @no_chain("outs is not only appended to")

@@ -5,7 +5,7 @@
 Which way Python takes through a body is decided by what is no tensor: counters, None, how long a list is, which names
 mean one tensor. Where all that is the same after the first step and after the second, every later step does what the
 second one did. So it is compared, and what cannot be seen to stay the same raises. The number of a step is as unknown
-as a tensor; a list with a value of every step may only be joined as a whole.
+as a tensor; a list with a value of every step may only be joined as a whole, or asked for its last one.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Steps:
         for name, values in self.lists.items():
             known_elsewhere = name in arguments or name in self.frame.f_code.co_freevars
             if known_elsewhere or not only_joined(name, self.function, self.statement):
-                why = "is not only appended to in a loop over an input and then joined by torch.stack()"
+                why = "is not only appended to in a loop over an input, then joined by torch.stack() or read at [-1]"
                 raise LoopError(f"{name} {why}")
             values[:] = [self.record(collected, value, self.loop, k) for k, value in enumerate(values)]
         before, after = self.looks[-2:]
@@ -214,7 +214,8 @@ def place(node: ast.expr | ast.stmt) -> dis.Positions:
 
 
 def only_joined(name: str, function: ast.FunctionDef, loop: ast.For) -> bool:
-    """Whether a list is appended to and, after the loop, joined as a whole, and nobody asks how long it is."""
+    """Whether a list is appended to and, after the loop, joined as a whole or read at [-1], and nobody asks how long
+    it is."""
     fine, inside = set[ast.AST](), set(ast.walk(loop))
     for node in ast.walk(function):
         match node:
@@ -222,6 +223,10 @@ def only_joined(name: str, function: ast.FunctionDef, loop: ast.For) -> bool:
                 fine.add(used)
             case ast.Call(join, [ast.Name() as used, *_]) if (
                 ast.unparse(join) in JOINS and node not in inside
+            ):
+                fine.add(used)
+            case ast.Subscript(ast.Name() as used, ast.UnaryOp(ast.USub(), ast.Constant(1)), ast.Load()) if (
+                node not in inside
             ):
                 fine.add(used)
     # From outs = torch.stack(outs, 1) on, the name means a tensor.

@@ -185,7 +185,8 @@ class Follower(ChannelOperations):
             result = self.of_loop(node.target, *args)
         else:
             result = self.apply(node.target, args, kwargs)
-            if any(source.target is collected for source in node.all_input_nodes):
+            joined_list = node.args[0] if node.args and isinstance(node.args[0], list | tuple) else ()
+            if any(isinstance(part, fx.Node) and part.target is collected for part in joined_list):
                 result = self.of_any_number(args[0], result)
         self.values[node] = result
         if (changed := rewritten(node, self.root, self.values)) is not None:
@@ -205,7 +206,9 @@ class Follower(ChannelOperations):
 
     def of_any_number(self, steps: Value, result: Value) -> Value:
         """A join of all steps, of which there may be more than were recorded: no matrix reads them side by side."""
-        if isinstance(result, Channels) and any(step.width != result.width for step in steps):
+        if isinstance(result, Channels) and any(
+            not isinstance(step, Channels) or step.width != result.width for step in steps
+        ):
             if self.strict:
                 raise Impossible
             self.expose(steps, "the steps of a loop are laid side by side")
