@@ -80,6 +80,10 @@ def to_onnx(
         )
     narrow = narrow_chain(model)
     chain = narrow.chain
+    if lengths and chain.pad is not None:
+        raise ValueError(
+            f"lengths=True: forward() ends a text at its padding, {chain.pad}, and so does the graph."
+        )
     writer = Writer(
         narrow,
         opset,
@@ -129,7 +133,7 @@ class Writer:
         if chain.batch_axis == 0:
             axes = [1, 0] if chain.words else [1, 0, 2]
             self.time_first = self.graph.add("Transpose", "x", perm=axes)
-        self.takes_lengths = lengths and chain.pad is None
+        self.takes_lengths = lengths
         self.lengths = "lengths" if self.takes_lengths else ""
         if chain.pad is not None:
             self.lengths = text_lengths(self.graph, self.time_first, chain.pad, opset)
