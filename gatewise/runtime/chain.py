@@ -23,18 +23,17 @@ from gatewise.readers.record import (
     Recording,
     first_line,
     is_hooked,
-    is_written,
-    origin,
     recordings,
     rewritten,
 )
 from gatewise.readers.trace import unwrapped
 from gatewise.readers.values import leaves, listed
 from gatewise.runtime.lengths import COMPARISONS, Pad
-from gatewise.runtime.looped import SAME, ZEROS, LoopedWalk
+from gatewise.runtime.looped import SAME, ZEROS
 from gatewise.runtime.masked import MASKS
 from gatewise.runtime.normed import NORMS
 from gatewise.runtime.pooled import ADAPTIVE, MODULE_ADAPTIVE, REDUCTIONS, Maximum
+from gatewise.runtime.recurrent import RecurrentWalk
 from gatewise.runtime.steps import (
     NO_LAYER,
     NO_PACKS,
@@ -43,20 +42,17 @@ from gatewise.runtime.steps import (
     CellState,
     Chain,
     ChainError,
-    HalfState,
     LastStates,
     OneStep,
     OnPath,
     Packed,
     Size,
     Step,
-    Unbound,
     Value,
     WithUnitAxis,
     axis_at,
     way_out,
     width_of,
-    with_last_step,
 )
 
 DROPOUTS = ("dropout", "feature_dropout", "dropout1d")
@@ -79,8 +75,6 @@ UNREADABLE = {
     type(None): "what does not come from the input alone",
 }
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
-LAST = "Take the last step of each sequence: out[torch.arange(out.size(0)), lengths - 1]."
-PACK = "Train it with pack_padded_sequence(x, lengths, ...): packed, it begins at the end of each sequence."
 
 
 def find_chain(model: nn.Module) -> Chain:
@@ -124,7 +118,7 @@ def over_time(step: Step) -> Step:
     return replace(step, module=step.module.as_layer()) if isinstance(step.module, CompactCell) else step
 
 
-class Walk(LoopedWalk):
+class Walk(RecurrentWalk):
     """Follows the one path from the input to the output."""
 
     def __init__(self, model: nn.Module, way: Recording) -> None:
@@ -312,89 +306,6 @@ class Walk(LoopedWalk):
             return self.adaptive(name, MODULE_ADAPTIVE[kind], x, module.output_size, indices)
         raise self.refuse(name, f"{kind} is not a link of a chain")
 
-    def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:
-        if is_single_step(module):
-            return self.cell(node, name, module, x)
-        hx = node.args[1] if len(node.args) > 1 else node.kwargs.get("hx")
-        mask = node.kwargs.get("mask")
-        for given, what in ((hx, "initial state"), (mask, "mask")):
-            zeros = given is hx and takes_no_state(self.way, self.lengths)
-            for leaf in () if given is None else leaves(given):
-                source, _ = origin(leaf)
-                if not comes_from_argument(leaf, zeros) or is_written(source, self.model, self.values):
-                    raise self.refuse(name, f"its {what} is computed by forward()")
-                if source is self.lengths:
-                    raise self.refuse_packs(name, f"its {what} is what forward() packs with")
-        if isinstance(x, Value):
-            if len(x.axes) != 3 or x.axes[-1] != "C":
-                raise self.refuse(name, "it does not read sequences of channels")
-            self.take_batch(name, x.axes[0] if module.batch_first else x.axes[1])
-            if module.bidirectional:
-                self.reads_padding(name, "its backward direction begins in the padding", PACK)
-        steps, packed = (*x.steps, Step("recurrent", name, module)), isinstance(x, Packed)
-        h, c = LastStates(steps, False, packed), LastStates(steps, True, packed)
-        cell = cell_of(module)
-        assert cell is not None
-        out = Packed(steps) if isinstance(x, Packed) else Value(steps, x.axes)
-        return out, (h, c) if cell.n_states == 2 else h
-
-    def item(self, node: fx.Node, x: Any, index: Any) -> Any:
-        if isinstance(x, tuple):
-            return x[index]
-        if isinstance(x, LastStates):
-            return self.last_state(node, x, index)
-        x = x.value if isinstance(x, Unbound) else x
-        if not isinstance(x, Value):
-            raise self.refuse(node, f"the index {index} of a state")
-        if (step := self.step_of(node, x, index)) is not None:
-            return step
-        if (ends := self.last_of_each(node, x)) is not None:
-            return ends
-        if x.padding is not None:
-            raise self.refuse_packs(
-                node, "an index into padded sequences does not mean the last step of each"
-            )
-        time = next((k for k, axis in enumerate(x.axes) if axis == self.time), None)
-        items = list(index) if isinstance(index, tuple) else [index]
-        wanted = [slice(None)] * (time or 0) + [-1]
-        plain = items[: len(wanted)] == wanted and all(
-            i in (slice(None), Ellipsis) for i in items[len(wanted) :]
-        )
-        if time is None or not plain:
-            computed = any(isinstance(leaf, fx.Node) for leaf in leaves(node.args[1]))
-            raise self.refuse(node, f"the index {index} is not the last time step", LAST if computed else "")
-        self.reads_padding(node, "the last step of all is padding of those that are shorter", LAST)
-        axes = tuple(axis for k, axis in enumerate(x.axes) if k != time)
-        return replace(x, steps=with_last_step(x.steps), axes=axes)
-
-    def last_state(self, node: fx.Node, x: LastStates, index: Any) -> Value | HalfState:
-        module = x.steps[-1].module
-        assert module is not None
-        directions = 2 if module.bidirectional else 1
-        if isinstance(index, int) and index >= 0:
-            index -= directions * int(module.num_layers)  # type: ignore[arg-type]
-        if x.cell or index not in range(-directions, 0):
-            raise self.refuse(
-                node, "of a state, only the last layer's h can be read: h_n[-1], or h_n[-2] and h_n[-1]"
-            )
-        if not x.packed:
-            self.reads_padding(node, "the last state is that behind the padding", LAST)
-        if directions == 2:
-            return HalfState(x.steps, index + 2)
-        return Value((*x.steps, Step("last_state")), (self.batch_axis, "C"))
-
-    def joined_states(
-        self, node: fx.Node, parts: list[Any], args: list[Any], kwargs: dict[str, Any]
-    ) -> Value:
-        both = [part.direction for part in parts if isinstance(part, HalfState)] == [0, 1] and len(parts) == 2
-        if (
-            not both
-            or parts[0].steps != parts[1].steps
-            or kwargs.get("dim", args[0] if args else 0) not in (1, -1)
-        ):
-            raise self.refuse(node, "cat() joins anything but the last states of both directions")
-        return Value((*parts[0].steps, Step("last_state")), (self.batch_axis, "C"))
-
     def finish(self, output: Any) -> Chain:
         returned = fx.map_arg(output, self.answer)
         values = [leaf for leaf in leaves(returned) if isinstance(leaf, Value | Packed)]
@@ -441,19 +352,3 @@ class Walk(LoopedWalk):
             least=self.least,
             cut=value.cut,
         )
-
-
-def takes_no_state(way: Recording, lengths: fx.Node | Pad | None) -> bool:
-    """Whether forward() was recorded without some argument, or has none but the input and its lengths: nobody gives a
-    state, so it may make one of zeros."""
-    taken = {node for node in way.graph.nodes if node.op == "placeholder"} - {lengths}
-    return bool(way.absent) or len(taken) == 1
-
-
-def comes_from_argument(node: Any, zeros: bool) -> bool:
-    """Whether a node is an argument of forward(), or a part of one, perhaps detached; or zeros, which layers start
-    from anyway."""
-    source, _ = origin(node)
-    if not isinstance(source, fx.Node):
-        return False
-    return source.op == "placeholder" or (zeros and name_of(source.target) in ZEROS)
