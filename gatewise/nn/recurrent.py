@@ -183,7 +183,7 @@ class Recurrent(nn.Module):
                     f"{type(self).__name__}: a packed input needs no mask; its lengths say it all."
                 )
             x, sizes, order, undo = input
-            self._check_width(x)
+            self._check_values(x)
             state = self._state(hx, int(sizes[0]), x, batched=True)
             if order is not None:
                 state = tuple(part.index_select(1, order) for part in state)
@@ -285,11 +285,16 @@ class Recurrent(nn.Module):
 
     # What the caller passed, checked and brought into one form.
 
-    def _check_width(self, x: Tensor) -> None:
+    def _check_values(self, x: Tensor) -> None:
+        name, dtype = type(self).__name__, next(self.parameters()).dtype
         if x.shape[-1] != self.input_size:
             raise ValueError(
-                f"{type(self).__name__}: input_size is {self.input_size}, but the input's last dimension is "
+                f"{name}: input_size is {self.input_size}, but the input's last dimension is "
                 f"{x.shape[-1]} (shape {tuple(x.shape)})."
+            )
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"{name}: the input is {x.dtype}, the weights are {dtype}; convert one of them: input.to({dtype})."
             )
 
     def _time_first(self, x: Tensor) -> tuple[Tensor, bool]:
@@ -299,7 +304,7 @@ class Recurrent(nn.Module):
                 f"{name}: input must be 2-D (unbatched) or 3-D, got {x.dim()}-D {tuple(x.shape)}."
             )
         batched = x.dim() == 3
-        self._check_width(x)
+        self._check_values(x)
         if not batched:
             x = x.unsqueeze(1)
         elif self.batch_first:

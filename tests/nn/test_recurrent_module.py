@@ -90,6 +90,18 @@ def test_autocast_runs_and_trains(cell: str, activation: str) -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
+@pytest.mark.parametrize("layer", [gw.nn.LSTM(3, 4, 2), gw.nn.GRU(3, 4), gw.compress(nn.LSTM(3, 4))])
+def test_compiled_layers_train(layer: nn.Module) -> None:
+    """torch.compile breaks off at its own nn.LSTM; through ours it goes, and must come back with the gradients."""
+    x, found = torch.randn(5, 2, 3), {}
+    for name, run in (("eager", layer), ("compiled", torch.compile(layer, backend="aot_eager"))):
+        layer.zero_grad()
+        output, _ = run(x)
+        output.square().sum().backward()
+        found[name] = output, [p.grad for p in layer.parameters()]
+    close(found["compiled"], found["eager"])
+
+
 def test_distributed_training(tmp_path: Any) -> None:
     """A model with our layers trains under DistributedDataParallel, and is measured through it."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
@@ -128,6 +140,8 @@ def test_constructor_errors_name_the_option(options: dict[str, Any], message: st
         (torch.zeros(5, 2, 7), None, "input_size is 3"),
         (torch.zeros(5), None, "2-D"),
         (torch.zeros(0, 2, 3), None, "no time step"),
+        (torch.zeros(5, 2, 3).double(), None, r"is torch.float64, the weights are torch.float32; .*input.to\("),
+        (torch.zeros(5, 2, 3).long(), None, "is torch.int64"),
         (torch.zeros(5, 2, 3), torch.zeros(1, 2, 4), r"a pair \(h, c\)"),
         (torch.zeros(5, 2, 3), (torch.zeros(1, 2, 4), torch.zeros(1, 3, 4)), r"\(1, 2, 4\)"),
     ],
