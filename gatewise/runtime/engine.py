@@ -46,7 +46,8 @@ class Engine:
 
     x is what `model.forward` takes first, a NumPy array or CPU tensor of float32 vectors or integer word ids; the
     answer is of the same type, in the shape forward() gives it. `step(x)` feeds one time step, (B, I) or ids (B,),
-    and remembers the state until `reset()`. Calls with an explicit state may run from several threads at once.
+    and remembers the state until `reset()`. Calls with an explicit state may run from several threads at once. With
+    two directions there is no step(), and a state only where forward() returns one.
 
     Args:
         fold_embedding: True folds the embedding into the first layer as a table word -> input projection, False never
@@ -60,12 +61,8 @@ class Engine:
         self.threads = threads
         self.stages = make_stages(self.narrow, fold_embedding)
         self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
-        cells = [
-            (link.cell.name, r.kept)
-            for link in self.narrow.links
-            if isinstance(link, Level)
-            for r in link.directions
-        ]
+        levels = [link for link in self.narrow.links if isinstance(link, Level)]
+        cells = [(level.cell.name, r.kept) for level in levels for r in level.directions]
         pooled = [(link.name, 0) for link in self.narrow.links if pools(link)]
         sizes = [("", stage.state_size) for stage in self._remembering]
         self._state_shape = (*cells, *pooled, *sizes)
@@ -76,6 +73,8 @@ class Engine:
         self._batch_first = self._batch_axis == 0
         self._needs, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
         self._least, self._pad = chain.least, chain.pad
+        both_ways = [level.module or "the model" for level in levels if len(level.directions) == 2]
+        self._both_ways = both_ways[0] if both_ways else ""
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
@@ -130,6 +129,8 @@ class Engine:
         if self._pad is not None and (array == self._pad).any():
             raise ValueError(f"x: {self._pad} is padding, which is no step of a text.")
         batch = len(array)
+        if self._both_ways:
+            raise self._no_pieces("step()")
         before = self._remembered
         state, frame = before or (self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads))
         if frame.batch != batch:
@@ -204,26 +205,39 @@ class Engine:
             if array.dtype.kind not in "iu":
                 raise TypeError(f"x must be integer word ids, got {array.dtype}.")
             if array.ndim != axes:
-                raise ValueError(f"x must be word ids {self._shape(axes)}, got shape {array.shape}.")
+                raise ValueError(f"x must be word ids {self._expected(array.shape, axes)}.")
             return (
                 array if array.dtype is INT64 and is_plain(array) else np.require(array, np.int64, ["C", "A"])
             )
         if array.dtype != FLOAT32:
-            raise TypeError(f"x must be float32, got {array.dtype}.")
+            convert = "x.float()" if is_tensor(x) else "x.astype(np.float32)"
+            raise TypeError(f"x must be float32, got {array.dtype}; {convert} converts it.")
         if array.ndim != axes + 1 or array.shape[-1] != self.narrow.n_inputs:
-            raise ValueError(f"x must be {self._shape(axes, self.narrow.n_inputs)}, got shape {array.shape}.")
+            raise ValueError(f"x must be {self._expected(array.shape, axes, self.narrow.n_inputs)}.")
         return array if is_plain(array) else np.require(array, None, ["C", "A"])
 
-    def _shape(self, axes: int, *width: int) -> str:
+    def _expected(self, given: tuple[int, ...], axes: int, *width: int) -> str:
         """How x is laid out, for messages: (B,) and (B, I) for a step, (T, B) and (B, T, I) for sequences."""
         names = ("B",) if axes == 1 else ("B", "T") if self._batch_first else ("T", "B")
-        return f"({', '.join(map(str, (*names, *width)))}{',' if axes + len(width) == 1 else ''})"
+        said = f"{as_shape(*names, *width)}, got shape {given}"
+        if len(given) != axes + len(width) - 1:
+            return said
+        return f"{said}; one alone is {as_shape(*('1' if name == 'B' else name for name in names), *width)}"
+
+    def _no_pieces(self, what: str) -> TypeError:
+        return TypeError(
+            f"{what}: {self._both_ways} reads sequences in both directions, so every answer depends on "
+            "steps to come. Give whole sequences: engine(x)."
+        )
 
     def _copy(self, state: EngineState, batch: int) -> EngineState:
         if not isinstance(state, EngineState) or state.shape != self._state_shape:
-            raise TypeError("state must be what an earlier call of this engine returned, or None.")
+            by_name = "; lengths go by name, engine(x, lengths=...)" if self.narrow.chain.lengths else ""
+            raise TypeError(f"state must be what an earlier call of this engine returned, or None{by_name}.")
+        if self._both_ways and not self.narrow.chain.returns_state:
+            raise self._no_pieces("state")
         if state.batch != batch:
-            raise ValueError(f"state is of {state.batch} sequences, x of {batch}.")
+            raise ValueError(f"state is of {counted(state.batch, 'sequence')}, x of {batch}.")
         return EngineState(batch, tuple([part.copy() for part in state.parts]), state.shape)
 
     def _text_lengths(self, x: Array, lengths: Any) -> Array:
@@ -256,6 +270,11 @@ class Engine:
         return np.ascontiguousarray(sizes, np.int32)
 
 
+def as_shape(*sizes: int | str) -> str:
+    """(B, T, 3) or (B,), as Python writes it."""
+    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
+
+
 def is_plain(x: Array) -> bool:
     """Whether the kernels can read an array where it is."""
     flags = x.flags
@@ -277,6 +296,7 @@ def from_tensor(x: torch.Tensor) -> Array:
             )
         x = x.detach()
     if x.dtype == torch.bfloat16:
-        raise TypeError("x must be float32, got bfloat16.")  # NumPy has no such type
+        # NumPy has no such type.
+        raise TypeError("x must be float32, got bfloat16; x.float() converts it.")
     array: Array = x.numpy()
     return array

@@ -140,7 +140,11 @@ def test_constructor_errors_name_the_option(options: dict[str, Any], message: st
         (torch.zeros(5, 2, 7), None, "input_size is 3"),
         (torch.zeros(5), None, "2-D"),
         (torch.zeros(0, 2, 3), None, "no time step"),
-        (torch.zeros(5, 2, 3).double(), None, r"is torch.float64, the weights are torch.float32; .*input.to\("),
+        (
+            torch.zeros(5, 2, 3).double(),
+            None,
+            r"is torch.float64, the weights are torch.float32; .*input.to\(",
+        ),
         (torch.zeros(5, 2, 3).long(), None, "is torch.int64"),
         (torch.zeros(5, 2, 3), torch.zeros(1, 2, 4), r"a pair \(h, c\)"),
         (torch.zeros(5, 2, 3), (torch.zeros(1, 2, 4), torch.zeros(1, 3, 4)), r"\(1, 2, 4\)"),
