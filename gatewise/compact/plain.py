@@ -31,6 +31,9 @@ class CompactLinear(nn.Linear):
         self.register_buffer("outputs", plan.outputs.to(weight.device))
         self.register_parameter("bias", bias)
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, kept={len(self.inputs)} -> {len(self.outputs)}"
+
     def deterministic_weight(self) -> Tensor:
         """The weight in its original shape, zeros where something was cut."""
         rows = spread(self.weight, self.inputs, self.in_features, dim=1)
@@ -77,6 +80,9 @@ class CompactEmbedding(nn.Embedding):
         rows[plan.words] = torch.arange(len(plan.words))
         self.register_buffer("rows", rows.to(weight.device))
         self.register_buffer("components", plan.components.to(weight.device))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, kept={self.weight.shape[0]} words x {self.weight.shape[1]}"
 
     def deterministic_weight(self) -> Tensor:
         words = (self.rows >= 0).nonzero().flatten()

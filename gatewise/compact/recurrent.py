@@ -54,6 +54,13 @@ class CompactLayer(nn.Module):
     def kept(self) -> int:
         return self.neurons.shape[0]
 
+    def extra_repr(self) -> str:
+        gates, inputs = self.cell.n_gates * self.width, len(self.inputs)
+        return (
+            f"{inputs} of {self.n_inputs} inputs, {self.kept} of {self.width} neurons, "
+            f"{len(self.slots)} of {gates} gates"
+        )
+
     def gated_gates(self) -> list[int]:
         return [k for k, gate in enumerate(self.cell.gates) if gate in self.cell.gated_recurrent]
 

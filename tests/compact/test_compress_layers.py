@@ -234,3 +234,18 @@ def test_a_compiled_model_is_cut() -> None:
     small = gw.compress(torch.compile(model, backend="eager"))
     assert small._orig_mod.rnn.layers[0].kept == 3
     same(small, model, torch.randn(5, 2, 3))
+
+
+@torch.no_grad()
+def test_print_says_what_was_kept() -> None:
+    """print(model) is where everybody looks first."""
+    model = nn.Sequential(nn.Embedding(9, 3), nn.GRU(3, 4))
+    model[0].weight[:2] = 0  # two words without a vector
+    model[0].weight[:, 1] = 0  # a component that no word has
+    for matrix in (model[1].weight_ih_l0, model[1].weight_hh_l0):
+        matrix[:3] = 0  # three of the gates r
+    small = gw.compress(model)
+    assert "9, 3, kept=7 words x 2" in repr(small[0])
+    assert "CompactLayer(2 of 3 inputs, 4 of 4 neurons, 9 of 12 gates)" in repr(small[1])
+    linear = gw.compress(unread(tagger(nn.LSTM(3, 4)))).fc
+    assert repr(linear) == "CompactLinear(in_features=4, out_features=2, bias=True, kept=3 -> 2)"
