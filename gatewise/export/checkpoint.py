@@ -72,6 +72,10 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
     and returns it. What was frozen when it was saved is frozen again. Your model stays in its mode, and a new one is
     in training mode: call eval() before you use it.
     """
+    if into is not None and not isinstance(into, nn.Module):
+        raise TypeError(
+            f"into={into!r} is not a model; build one, as it was when it was saved: into=MyModel(...)."
+        )
     folder = Path(path)
     config = matching_config(folder)
     tensors = read_tensors(folder, config)

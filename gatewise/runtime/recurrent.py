@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import fx, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from gatewise.nn.lookup import cell_of, is_single_step
 from gatewise.readers.names import name_of
@@ -16,7 +17,16 @@ from gatewise.readers.record import Recording, is_written, origin
 from gatewise.readers.values import leaves
 from gatewise.runtime.lengths import Pad
 from gatewise.runtime.looped import ZEROS, LoopedWalk
-from gatewise.runtime.steps import HalfState, LastStates, Packed, Step, Unbound, Value, with_last_step
+from gatewise.runtime.steps import (
+    NO_PACKS,
+    HalfState,
+    LastStates,
+    Packed,
+    Step,
+    Unbound,
+    Value,
+    with_last_step,
+)
 
 LAST = "Take the last step of each sequence: out[torch.arange(out.size(0)), lengths - 1]."
 PACK = "Train it with pack_padded_sequence(x, lengths, ...): packed, it begins at the end of each sequence."
@@ -77,7 +87,9 @@ class RecurrentWalk(LoopedWalk):
         )
         if time is None or not plain:
             computed = any(isinstance(leaf, fx.Node) for leaf in leaves(node.args[1]))
-            raise self.refuse(node, f"the index {index} is not the last time step", LAST if computed else "")
+            packs = any(other.target is pack_padded_sequence for other in node.graph.nodes)
+            way = NO_PACKS if packs else LAST if computed else ""
+            raise self.refuse(node, f"the index {node.args[1]} is not the last time step", way)
         self.reads_padding(node, "the last step of all is padding of those that are shorter", LAST)
         axes = tuple(axis for k, axis in enumerate(x.axes) if k != time)
         return replace(x, steps=with_last_step(x.steps), axes=axes)

@@ -64,6 +64,16 @@ def test_the_example_says_what_it_could_not_read(bidirectional: bool, tmp_path: 
     assert not left_over("1 2 3 4 5\n\n")
     assert left_over("1 2 x 3")
     assert left_over("1 2 3 4 5 6") is bidirectional
+    assert ("more than 5 steps" in example(tmp_path / "m", "1 x").stderr) is bidirectional
+
+
+def test_the_example_says_which_words_there_are(tmp_path: Path) -> None:
+    gw.export.to_c(nn.Sequential(nn.Embedding(7, 3), nn.LSTM(3, 2)), tmp_path / "m")
+    run("make", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")
+    done = example(tmp_path / "m", "0 6 7 1")
+    assert len(done.stdout.splitlines()) == 2
+    assert done.returncode != 0
+    assert "a word id outside 0..6" in done.stderr
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

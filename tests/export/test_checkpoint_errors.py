@@ -120,6 +120,14 @@ def test_the_wrong_model_is_refused(into: Any, message: str, tmp_path: Path) -> 
         gw.load(tmp_path, into=into())
 
 
+def test_a_class_is_not_a_model(tmp_path: Path) -> None:
+    gw.save(Tagger(), tmp_path)
+    with pytest.raises(
+        TypeError, match=r"into=<class '.*Tagger'> is not a model; build one.*into=MyModel\(\.\.\.\)"
+    ):
+        gw.load(tmp_path, into=Tagger)  # type: ignore[arg-type]
+
+
 def test_time_and_batch_may_not_change_places(tmp_path: Path) -> None:
     gw.save(gw.compress(sparse(Tagger())), tmp_path)
     into = Tagger()

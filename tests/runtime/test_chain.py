@@ -380,6 +380,10 @@ NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
     "a part of the lengths": (lambda m, x, n: m.rnn(pack(x, n[0]))[1][-1], NOT_GIVEN),
     "lengths that are written to": (lambda m, x, n: m.rnn(pack(x, written(n)))[1][-1], NOT_GIVEN),
     "a sorted list": (lambda m, x, n: m.rnn(pack(x, reordered(n)))[1][-1], NOT_GIVEN),
+    "a sorted batch": (
+        lambda m, x, n: m.rnn(pack(x[n.argsort()], reordered(n)))[1][-1],
+        r"the index \w*argsort\w* is not the last time step.*whose forward\(\) leaves packing out",
+    ),
     "a flag that is computed": (
         lambda m, x, n: m.rnn(pack(x, n, enforce_sorted=n.sum() > 3))[1][-1],
         "batch_first or enforce_sorted is computed",

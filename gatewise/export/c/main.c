@@ -63,13 +63,18 @@ int main(void) {
     int rest = getchar();
     while (rest == ' ' || (rest >= '\t' && rest <= '\r')) rest = getchar();
     if (!error && rest != EOF) {
+#if MODEL_STREAMS
+        fprintf(stderr, "not a number: '%c' is left over\n", rest);
+#else
         fprintf(stderr, "not a number, or more than %d steps: '%c' is left over\n", MODEL_BLOCK, rest);
+#endif
         return MODEL_BAD_STEPS;
     }
     if (begun) {
         fprintf(stderr, "the last step has %d of %d numbers and is left out\n", begun, WIDTH);
         return MODEL_BAD_STEPS;
     }
-    if (error) fprintf(stderr, "error %d of model.h\n", error);
+    if (error == MODEL_BAD_WORD) fprintf(stderr, "a word id outside 0..%d\n", MODEL_WORDS - 1);
+    else if (error) fprintf(stderr, "error %d: see model.h\n", error);
     return error;
 }
