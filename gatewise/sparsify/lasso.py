@@ -188,6 +188,8 @@ def refuse_unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module
         way_out = f'State who reads the layer: readers={{"{block.module}": [...]}}'
         if not block.module:
             way_out = "Put it in a module with the layers that read it"
+        if others := [name for name in recurrent if name != block.module]:
+            way_out += f", leave it out: layers={others}"
         raise ValueError(
             f"{block.name}: its readers are not known ({graph.exposed[block.name]}), so its neurons form no groups. "
             f'{way_out}, or use levels="W".'
