@@ -41,6 +41,18 @@ def test_make_check(compiler: str, k: int, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == (1 if "FINAL 1" in header and "STREAMS 0" in header else 3)
 
 
+@pytest.mark.parametrize("lanes", [[], ["-DGW_LANES=1"]])
+def test_fast_math_is_as_right(lanes: list[str], tmp_path: Path) -> None:
+    """Who ships to small machines likes it; it may change the order of sums, not what an exponential is."""
+    flags = ["-O1", "-ffast-math", *lanes]
+    kernels = compile_kernels(tmp_path, *flags)
+    for k in range(len(VARIETY)):
+        folder = tmp_path / str(k)
+        gw.export.to_c(variety(k).small, folder, block=6, weights=("float32", "int8")[k % 2])
+        run("gcc", *STRICT, *flags, "-o", folder / "check", "check.c", "model.c", *kernels, "-lm", cwd=folder)
+        assert "passed" in run(folder / "check", cwd=folder)
+
+
 def test_a_wrong_golden_vector_fails(tmp_path: Path) -> None:
     gw.export.to_c(variety(0).small, tmp_path / "m")
     path = tmp_path / "m" / "golden.h"

@@ -91,6 +91,21 @@ GW_INLINE vf vf_from_bits(vu b) {
     return v;
 }
 
+/* Integers as floats. */
+GW_INLINE vf vf_from_ints(vu b) {
+#if GW_LANES == 16
+    return (vf)_mm512_cvtepi32_ps((__m512i)b);
+#elif GW_LANES == 8
+    return (vf)_mm256_cvtepi32_ps((__m256i)b);
+#elif GW_LANES > 1
+    float lane[GW_LANES];
+    for (int l = 0; l < GW_LANES; l++) lane[l] = (float)(int32_t)b[l];
+    return vf_load(lane);
+#else
+    return (float)(int32_t)b;
+#endif
+}
+
 /* The first n lanes, 0 < n <= GW_LANES; the others are 0 and stay untouched in memory. */
 GW_INLINE vf vf_load_first(const float *p, int n) {
 #if GW_LANES == 16
@@ -218,7 +233,11 @@ GW_INLINE void vf_exp_parts(vf x, vf *scale, vf *rest) {
     /* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum. */
     const float shift = 12582912.0f, log2e = 1.44269504f, ln2_high = 0.693145752f, ln2_low = 1.42860677e-6f;
     vf t = x * log2e + shift;
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
+    vf n = vf_from_ints(vf_bits(t) - vf_bits(vf_all(shift))); /* of t - shift it would make x * log2e */
+#else
     vf n = t - shift;
+#endif
     vf r = x - n * ln2_high - n * ln2_low;
     /* Minimax on |r| <= log(2) / 2: relative error of exp below 2e-8 before rounding. */
     vf r2 = r * r;
