@@ -36,23 +36,21 @@ def gate_structure(
     model: nn.Module | GateMap,
     *,
     sample: int | None = None,
-    seed: int = 0,
-    sort: bool = True,
     columns: int = 32,
     title: str | None = None,
 ) -> Figure:
     """One column per kept neuron, one row per gate: live gates coloured, constant ones white with their number.
 
+    Neurons of one pattern stand side by side, with its name under them.
+
     Args:
         sample: draw only so many neurons of each layer, chosen at random (the paper shows 15); None: all.
-        sort: neurons of one pattern side by side, named under them; else in the order of the layer.
         columns: neurons before a new line begins.
     """
     if columns < 1:
         raise ValueError(f"columns={columns}: a line needs room for at least one neuron.")
     whole = model if isinstance(model, GateMap) else map_gates(model)
-    shown = whole if sample is None else whole.sample(sample, seed)
-    shown = shown.by_pattern() if sort else shown
+    shown = (whole if sample is None else whole.sample(sample)).by_pattern()
     strips = [
         strip
         for name, layer in shown.layers.items()
@@ -76,7 +74,7 @@ def gate_structure(
     below = sum(heights)
     for strip, height in zip(strips, heights):
         below -= height
-        draw_strip(figure, strip, below, sort)
+        draw_strip(figure, strip, below)
     return figure
 
 
@@ -101,7 +99,7 @@ def strip_height(strip: Strip) -> float:
     return (TITLE if strip.title else 0.08) + CELL * n_gates + BOTTOM
 
 
-def draw_strip(figure: Figure, strip: Strip, below: float, sort: bool) -> None:
+def draw_strip(figure: Figure, strip: Strip, below: float) -> None:
     """The cells of one strip, its title above and the patterns under it; `below` in inches from the bottom."""
     layer, (width, height) = strip.layer, figure.get_size_inches()
     n_gates, n = layer.live.shape
@@ -118,8 +116,7 @@ def draw_strip(figure: Figure, strip: Strip, below: float, sort: bool) -> None:
     axes.tick_params(length=0, pad=4)
     axes.spines[:].set_visible(False)
     draw_cells(axes, layer)
-    if sort:
-        name_patterns(axes, layer)
+    name_patterns(axes, layer)
 
 
 def draw_cells(axes: Axes, layer: LayerMap) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,15 +16,15 @@ VEIL = "#E8E8E8"  # over what few sequences say
 NAMED = 5  # patterns with a colour of their own in one panel; the rest is grey
 
 
-def lag_figure(lags: LagMap, layers: Sequence[str] | None = None, title: str | None = None) -> Figure:
+def lag_figure(lags: LagMap, title: str | None = None) -> Figure:
     """One panel per layer, side by side; neurons without a live gate have no gradient and no line.
 
     Lags that fewer than a tenth of the sequences reach, or fewer than two, are drawn faintly.
     """
-    chosen = [lags.layers[name] for name in (layers or lags.layers)]
-    figure = blank(4.6 * len(chosen) + 0.4, 3.6 + (0.4 if title else 0.0))
-    panels = figure.subplots(1, len(chosen), squeeze=False)[0]
-    for axes, layer in zip(panels, chosen):
+    n = len(lags.layers)
+    figure = blank(4.6 * n + 0.4, 3.6 + (0.4 if title else 0.0))
+    panels = figure.subplots(1, n, squeeze=False)[0]
+    for axes, layer in zip(panels, lags.layers.values()):
         draw_layer(axes, layer)
     if title:
         figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color="#222222")

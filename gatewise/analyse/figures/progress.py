@@ -79,9 +79,7 @@ def pareto_front(points: Iterable[Point], higher_is_better: bool = False) -> lis
     return front
 
 
-def pareto(
-    points: Sequence[Point], quality: str, higher_is_better: bool = False, title: str | None = None
-) -> Figure:
+def pareto(points: Sequence[Point], quality: str, higher_is_better: bool = False) -> Figure:
     """Every run by its non-zero weights and its quality; a line joins those that no other run beats in both."""
     figure = blank(6.4, 4.4)
     axes = figure.subplots()
@@ -104,7 +102,7 @@ def pareto(
             axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", size=7.5, color=INK,
                           xytext=(6 * inward, 6), ha="left" if inward > 0 else "right")
         )  # fmt: skip
-    plain(axes, title or "size and quality", "weights that are not zero", quality)
+    plain(axes, "size and quality", "weights that are not zero", quality)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))

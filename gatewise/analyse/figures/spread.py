@@ -12,10 +12,11 @@ from torch import Tensor
 from gatewise.analyse.figures.style import INK, SERIES, blank, legend, plain
 from gatewise.analyse.spread import Spread
 
+BINS = 60
 NO_LINE = "no threshold: all but zero is kept"
 
 
-def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figure:
+def histogram(spread: Spread, title: str | None = None) -> Figure:
     """One panel per kind of value: how many lie where, the threshold as a line, and how many are exactly zero.
 
     Without a threshold there is no line, and the legend says so.
@@ -32,8 +33,8 @@ def histogram(spread: Spread, bins: int = 60, title: str | None = None) -> Figur
     for axes, (name, values) in zip(grid, panels.items()):
         finite = values[values.isfinite()]
         kept = finite < spread.threshold if spread.kept_below else finite > spread.threshold
-        counts = [torch.histc(part, bins, low, high) for part in (finite[kept], finite[~kept])]
-        steps = torch.linspace(low, high, bins + 1).tolist()
+        counts = [torch.histc(part, BINS, low, high) for part in (finite[kept], finite[~kept])]
+        steps = torch.linspace(low, high, BINS + 1).tolist()
         labels = f"kept: {int(kept.sum()):,}", f"not kept: {len(values) - int(kept.sum()):,}"
         axes.stairs(counts[0].tolist(), steps, fill=True, color=SERIES[0], label=labels[0])
         axes.stairs(

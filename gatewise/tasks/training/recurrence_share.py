@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from gatewise.tasks.models import stack_of
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.graph import WARM_UP, Replayed
 
-FIELDS = ("w_ih", "w_hh", "b_ih", "b_hh", "input_scale", "gate_scale", "neuron_scale")
+REPEATS = 20
 
 
 class StackAlone:
@@ -35,14 +36,14 @@ class StackAlone:
         made = {place: rnn.weights(*place, feed.batch_size) for place in rnn.places()}
         self.weights = {place: self.leaves(w) for place, w in made.items()}
         self.inputs = [self.x]
-        self.inputs += [t for w in self.weights.values() for f in FIELDS if (t := getattr(w, f)) is not None]
+        self.inputs += [t for w in self.weights.values() for t in vars(w).values() if t is not None]
 
     @staticmethod
     def leaves(w: Weights) -> Weights:
-        values = {
-            f: None if (t := getattr(w, f)) is None else t.detach().clone().requires_grad_() for f in FIELDS
-        }
-        return Weights(**values)  # type: ignore[arg-type]
+        there = {field: tensor for field, tensor in vars(w).items() if tensor is not None}
+        return replace(
+            w, **{field: tensor.detach().clone().requires_grad_() for field, tensor in there.items()}
+        )
 
     def __call__(self) -> None:
         options: dict[str, Tensor] = {} if self.mask is None else {"mask": self.mask}
@@ -77,17 +78,16 @@ def recurrence_share(
     alone = Replayed(StackAlone(stack_of(model), feed, device), device)
     for _ in range(WARM_UP + 1):
         alone()
-    recurrence = timed(alone, device, 20)
+    recurrence = timed(alone, device, REPEATS)
     model.train(was)
     return recurrence / step_seconds(step, update, device)
 
 
-def step_seconds(step: Any, update: Replayed, device: torch.device, repeats: int = 20) -> float:
+def step_seconds(step: Any, update: Replayed, device: torch.device) -> float:
     """Seconds of one replayed update. The learning rate is 0 and weights are put back, so nothing is learned."""
     kept = [p.detach().clone() for p in step.model.parameters()]
     step.begin([0.0] * step.feed.n_batches)
-    repeats = min(repeats, step.feed.n_batches)
-    seconds = timed(update, device, repeats)
+    seconds = timed(update, device, min(REPEATS, step.feed.n_batches))
     with torch.no_grad():
         for p, value in zip(step.model.parameters(), kept):
             p.copy_(value)
