@@ -16,7 +16,7 @@ from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.structure import (
     EmbeddingStructure,
-    LinearStructure,
+    LayerStructure,
     RecurrentStructure,
     Structure,
     kept_columns,
@@ -178,7 +178,7 @@ def count(masks: Masks, graph: ReaderGraph, structure: Structure) -> Counts:
 
 
 def layer_count(
-    name: str, layer: object, masks: Masks, weights: int, nonzero: int, nonzero_as_masked: int
+    name: str, layer: LayerStructure, masks: Masks, weights: int, nonzero: int, nonzero_as_masked: int
 ) -> LayerCount:
     if isinstance(layer, RecurrentStructure):
         own = masks.recurrent[name]
@@ -195,7 +195,6 @@ def layer_count(
     if isinstance(layer, EmbeddingStructure):
         inputs, words = int(layer.keep_components.sum()), int(layer.keep_words.sum())
         return LayerCount("Embedding", weights, nonzero, nonzero_as_masked, inputs=inputs, words=words)
-    assert isinstance(layer, LinearStructure)
     return LayerCount("Linear", weights, nonzero, nonzero_as_masked, inputs=int(layer.keep_inputs.sum()))
 
 
@@ -210,12 +209,11 @@ def varying_gates(layer: RecurrentStructure, masks: Masks, name: str) -> int:
     return total
 
 
-def kept_units(layer: object) -> Tensor:
+def kept_units(layer: LayerStructure) -> Tensor:
     if isinstance(layer, RecurrentStructure):
         return layer.keep_neurons
     if isinstance(layer, EmbeddingStructure):
         return layer.keep_components
-    assert isinstance(layer, LinearStructure)
     return layer.keep_outputs
 
 

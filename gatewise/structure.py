@@ -77,9 +77,7 @@ def one_pass(masks: Masks, graph: ReaderGraph) -> Structure:
     for name, zero in masks.zero_outputs.items():
         if name in masks.words:
             keep[name] = keep[name] & ~zero
-    live = {}
-    for name, own in masks.recurrent.items():
-        live[name] = keep[name] & own.gate & own.incoming
+    live = {name: keep[name] & own.gate & own.incoming for name, own in masks.recurrent.items()}
     words = {
         name: own if name in masks.word_variables else masks.matrix[joined(name, "weight")].any(1)
         for name, own in masks.words.items()
@@ -115,7 +113,7 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
     while True:
         rows = {name: alive_rows(name, alive, masks) for name in matrix}
         read = {
-            name: mask if weight_of_embedding(name, masks) else mask & rows[name][:, None]
+            name: mask if name.rpartition(".")[0] in masks.words else mask & rows[name][:, None]
             for name, mask in matrix.items()
         }
         spread = {name: read_at_all(name, read, graph) & ~zero[name] for name in alive}
@@ -208,7 +206,3 @@ def kept_columns(
         kept = keep[r.block][r.unit : r.unit + r.width]
         columns[r.column : r.column + r.width] |= kept if r.keeps_zero else torch.ones_like(kept)
     return columns
-
-
-def weight_of_embedding(matrix: str, masks: Masks) -> bool:
-    return matrix.rpartition(".")[0] in masks.words and matrix.rpartition(".")[2] == "weight"

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.structure import EmbeddingStructure, LinearStructure, RecurrentStructure, Structure
+from gatewise.structure import (
+    EmbeddingStructure,
+    LayerStructure,
+    LinearStructure,
+    RecurrentStructure,
+    Structure,
+)
 
 
 @dataclass(frozen=True)
@@ -58,24 +64,25 @@ def plan_recurrent(layer: RecurrentStructure) -> RecurrentPlan:
     live = layer.keep_gates[:, neurons]  # (G, K): removed neurons have no gates
     k = len(neurons)
     slots = where(live.flatten())
-    rows = slots // max(k, 1) * hidden + neurons[slots % max(k, 1)] if k else slots
+    rows = slots // k * hidden + neurons[slots % k] if k else slots
     return RecurrentPlan(where(layer.keep_inputs), neurons, rows, slots, where(layer.keep_recurrent[neurons]))
 
 
 def agree(name: str, others: tuple[str, ...], structure: Structure) -> LayerPlan:
     """Layers that share one matrix keep the same rows and columns: one goes only if all can do without it."""
-    rows = columns = torch.zeros(0, dtype=torch.bool)
-    for k, other in enumerate((name, *others)):
-        layer = structure.layers[other]
-        if isinstance(layer, LinearStructure):
-            own = layer.keep_outputs, layer.keep_inputs
-        else:
-            assert isinstance(layer, EmbeddingStructure)
-            own = layer.keep_words, layer.keep_components
-        rows, columns = own if k == 0 else (rows | own[0], columns | own[1])
+    kept = [rows_and_columns(structure.layers[one]) for one in (name, *others)]
+    rows, columns = (where(torch.stack(masks).any(0)) for masks in zip(*kept))
     if isinstance(structure.layers[name], LinearStructure):
-        return LinearPlan(inputs=where(columns), outputs=where(rows))
-    return EmbeddingPlan(words=where(rows), components=where(columns))
+        return LinearPlan(inputs=columns, outputs=rows)
+    return EmbeddingPlan(words=rows, components=columns)
+
+
+def rows_and_columns(layer: LayerStructure) -> tuple[Tensor, Tensor]:
+    """What is kept of the matrix of a Linear or an Embedding."""
+    if isinstance(layer, LinearStructure):
+        return layer.keep_outputs, layer.keep_inputs
+    assert isinstance(layer, EmbeddingStructure)
+    return layer.keep_words, layer.keep_components
 
 
 def where(keep: Tensor) -> Tensor:

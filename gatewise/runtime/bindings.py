@@ -125,6 +125,14 @@ def kernels() -> dict[str, Any]:
     return tables
 
 
+def kernels_of(isa: str | None) -> Any:
+    """The table of an instruction set; without a name, of the fastest."""
+    tables = kernels()
+    if isa is not None and isa not in tables:
+        raise ValueError(f"this machine cannot run {isa!r}: expected one of {tuple(tables)}")
+    return tables[isa or next(iter(tables))]
+
+
 def expands() -> bool:
     """Whether this machine takes the masked form well: with AVX-512 of Intel, which spreads values to set bits in few
     cycles. On AMD's a step of the word model is twice as fast with its zeros."""
@@ -183,10 +191,6 @@ class Network:
         final: str = "",  # one output for a sequence: one of FINAL, of the top level
         isa: str | None = None,  # None: the fastest
     ) -> None:
-        tables = kernels()
-        if isa is not None and isa not in tables:
-            raise ValueError(f"this machine cannot run {isa!r}: expected one of {tuple(tables)}")
-        self.isa = isa or next(iter(tables))
         self.levels = [list(level) for level in levels]
         _check_chain(self.levels, n_in, n_words, remap, embedding, head)
         flat = [layer for level in self.levels for layer in level]
@@ -195,7 +199,7 @@ class Network:
         vectors = None if embedding is None else aligned(embedding, np.float32)
         bias = None if head is None else aligned(head[1], np.float32)
         struct = _Network(
-            tables[self.isa],
+            kernels_of(isa),
             n_in,
             n_words,
             *map(_address, (rows, vectors)),
@@ -268,17 +272,11 @@ def _check_chain(
 
 
 def softmax(y: Floats, isa: str | None = None) -> None:  # (..., n), in place
-    tables = kernels()
-    tables[isa or next(iter(tables))].contents.softmax(
-        y.size // max(y.shape[-1], 1), y.shape[-1], y.ctypes.data
-    )
+    kernels_of(isa).contents.softmax(y.size // max(y.shape[-1], 1), y.shape[-1], y.ctypes.data)
 
 
 def layer_norm(y: Floats, eps: float, isa: str | None = None) -> None:  # (..., n), in place
-    tables = kernels()
-    tables[isa or next(iter(tables))].contents.layer_norm(
-        y.size // max(y.shape[-1], 1), y.shape[-1], eps, y.ctypes.data
-    )
+    kernels_of(isa).contents.layer_norm(y.size // max(y.shape[-1], 1), y.shape[-1], eps, y.ctypes.data)
 
 
 @cache

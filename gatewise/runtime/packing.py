@@ -24,8 +24,8 @@ SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
 MASKED_BELOW = 0.5  # the same for bits and nonzeros; out of cache, and where one instruction expands them
 
 MOST_COLUMNS = np.iinfo(np.uint16).max  # of a sparse matrix
-CELLS = {"LSTM": ("i", "f", "g", "o"), "GRU": ("r", "u", "n")}
-SQUASHES = ("sigmoid", "hard_sigmoid")
+# Numbered as in gw.h; of a cell, how many gates it has.
+CELLS, SQUASHES = {"LSTM": 4, "GRU": 3}, ("sigmoid", "hard_sigmoid")
 
 
 def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
@@ -286,8 +286,8 @@ def _check_layer(
 ) -> None:
     """What the kernels take on trust: a wrong index there is a read outside an array."""
     rows = len(slot)
-    if n_gates != len(CELLS[cell]):
-        raise ValueError(f"bias: a {cell} has {len(CELLS[cell])} gates, not {n_gates}")
+    if n_gates != CELLS[cell]:
+        raise ValueError(f"bias: a {cell} has {CELLS[cell]} gates, not {n_gates}")
     if w_ih.shape[:1] != (rows,) or w_hh.shape[:1] != (rows,):
         raise ValueError(f"slot has {rows} rows, w_ih {len(w_ih)} and w_hh {len(w_hh)}: expected as many")
     if rows and (slot[0] < 0 or slot[-1] >= n_gates * n_units or (np.diff(slot) == 0).any()):
