@@ -16,7 +16,7 @@ from rich.console import Console
 
 import gatewise as gw
 from gatewise.runtime.bindings import NativeLibraryError
-from gatewise.tasks.data.language import Windows
+from gatewise.tasks.data.cuts import Windows
 from gatewise.tasks.demo import run as demo
 from gatewise.tasks.demo.model import Plan, WordModel, perplexity, train
 from gatewise.tasks.demo.run import Settings, read_texts, run_demo

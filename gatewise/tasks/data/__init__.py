@@ -2,7 +2,8 @@
 
 sources         where the corpora come from: a folder of yours, or a cache that fills itself
 texts           texts with classes as they lie in files
-language        word and character streams: word_ptb, char_ptb, text_file; Windows and Chunks cut them
+language        word and character streams: word_ptb, char_ptb, text_file
+cuts            such streams in batches: Windows and Chunks
 classification  imdb, ag_news, csv_texts
 series          npz_series: numbers instead of symbols
 batches         which rows make up which batch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.tasks.data.language import Windows
+from gatewise.tasks.data.cuts import Windows
 
 State = tuple[Tensor, Tensor]
 Tick = Callable[[str], None]  # called after every mini-batch with a word on how it goes

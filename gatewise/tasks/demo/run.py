@@ -19,7 +19,8 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.report import show
-from gatewise.tasks.data.language import LanguageData, Windows
+from gatewise.tasks.data.cuts import Windows
+from gatewise.tasks.data.language import LanguageData
 from gatewise.tasks.demo.model import Plan, Sparsifier, WordModel, perplexity, train
 from gatewise.tasks.demo.speed import microseconds_per_word, torch_threads
 from gatewise.tasks.demo.text import python_reference
@@ -55,6 +56,10 @@ class Settings:
     @property
     def sparse(self) -> Plan:
         return self.lasso if self.method == "lasso" else self.bayes
+
+    @property
+    def title(self) -> str:
+        return f"What {TITLES[self.method]} left of the demo's language model"
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ def draw(sparse: nn.Module, settings: Settings, out: Path) -> list[str]:
     from gatewise.analyse.figures import gate_structure
     from gatewise.analyse.figures import save as save_figure
 
-    figure = gate_structure(sparse, title=f"What {TITLES[settings.method]} left of the demo's language model")
+    figure = gate_structure(sparse, title=settings.title)
     paths = [out / "gates.png", out / "gates.svg"]
     for path in paths:
         with appearing(path) as partial:
@@ -237,8 +242,7 @@ def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[
     ]  # fmt: skip
     rows = texts.valid.rows[: 4 * LAG_STEPS]
     lags = lag_curves(small, [(part,) for part in rows.split(LAG_STEPS)], lags=LAG_STEPS * 2 // 3)
-    title = f"What {TITLES[settings.method]} left of the demo's language model"
-    run = PageRun(title, small, facts, metrics, lags, texts.words, texts.words, [texts.note])
+    run = PageRun(settings.title, small, facts, metrics, lags, texts.words, texts.words, [texts.note])
     with appearing(out / "report.html") as partial:
         partial.write_text(page([run]), encoding="utf-8")
     return str(out / "report.html")

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.tasks.data.classification import TextData
+from gatewise.tasks.data.cuts import Chunks, Windows
 from gatewise.tasks.data.encoding import Corpus
-from gatewise.tasks.data.language import Chunks, LanguageData, Windows
+from gatewise.tasks.data.language import LanguageData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gatewise.tasks.data.batches import EpochPlan, Examples
-from gatewise.tasks.data.language import Chunks, Windows
+from gatewise.tasks.data.cuts import Chunks, Remainder, Windows
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,14 @@ class ExampleFeed(PlannedFeed):
         return Fed(batch.inputs, batch.targets, weight, batch.mask)
 
 
-def evaluation_windows(stream: Tensor, batch: int, steps: int, remainder: str, at_once: int) -> WindowFeed:
+def evaluation_windows(
+    stream: Tensor, batch: int, steps: int, remainder: Remainder, at_once: int
+) -> WindowFeed:
     """The targets of Windows(stream, batch, steps, remainder), in windows of about `at_once` symbols.
 
     The state is carried on, so longer windows give the same sum with fewer calls.
     """
-    cut = Windows(stream, batch, steps, "drop" if remainder == "drop" else "keep")
+    cut = Windows(stream, batch, steps, remainder)
     rows = cut.rows[: cut.n_steps + 1]
     longer = max(1, min(at_once // batch, cut.n_steps))
     return WindowFeed(Windows(rows.t().reshape(-1), batch, longer, "keep"))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gatewise.tasks import recipe
-from gatewise.tasks.data import classification, language, sources, texts, vectors
+from gatewise.tasks.data import classification, cuts, language, sources, texts, vectors
 from gatewise.tasks.data.corpus import pretrained
 
 
@@ -63,11 +63,11 @@ def test_word_ptb() -> None:
     assert len(data.vocabulary) == 10_000
     assert data.vocabulary.symbols[:4] == ("the", "<unk>", "<eos>", "N")
     assert data.note == ""
-    assert len(language.Windows(data.train, 20, 20)) == 2_323  # updates per epoch, small pruning runs
-    assert len(language.Windows(data.train, 20, 35)) == 1_327  # large
-    bayes = language.Windows(data.train, 32, 35, "keep")
+    assert len(cuts.Windows(data.train, 20, 20)) == 2_323  # updates per epoch, small pruning runs
+    assert len(cuts.Windows(data.train, 20, 35)) == 1_327  # large
+    bayes = cuts.Windows(data.train, 32, 35, "keep")
     assert (len(bayes), bayes.n_targets) == (830, 929_536)
-    assert language.Windows(data.test, 1, 35, "keep").n_targets == 82_429
+    assert cuts.Windows(data.test, 1, 35, "keep").n_targets == 82_429
 
 
 @needs_ptb
@@ -77,9 +77,9 @@ def test_char_ptb(tmp_path: Path) -> None:
     assert (len(data.train), len(data.valid), len(data.test)) == (5_017_482, 393_042, 442_423)
     assert len(data.vocabulary) == 50
     assert data.note == ""
-    chunks = language.Chunks(data.train)
+    chunks = cuts.Chunks(data.train)
     assert (chunks.n_chunks, len(chunks), chunks.n_targets) == (50_173, 784, 4_967_127)
-    assert [language.Chunks(part).n_chunks for part in (data.valid, data.test)] == [3_929, 4_423]
+    assert [cuts.Chunks(part).n_chunks for part in (data.valid, data.test)] == [3_929, 4_423]
     for split in language.SPLITS:
         (tmp_path / f"ptb.{split}.txt").write_bytes(sources.obtain(f"ptb.{split}", DATA).read())
     spelled = language.char_ptb(tmp_path)

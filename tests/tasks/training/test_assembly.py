@@ -10,7 +10,8 @@ from tiny_corpora import tiny
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.sparsify.posterior import KL_FORMS
 from gatewise.tasks.data.corpus import load_data
-from gatewise.tasks.data.language import LanguageData, Windows
+from gatewise.tasks.data.cuts import Windows
+from gatewise.tasks.data.language import LanguageData
 from gatewise.tasks.training.assembly import build_model, make_feeds, make_sparsifier
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import gatewise as gw
 from gatewise.tasks.data.batches import Examples, epoch_generator
-from gatewise.tasks.data.language import Chunks, Windows
+from gatewise.tasks.data.cuts import Chunks, Windows
 from gatewise.tasks.models import TextClassifier, WordLM
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
