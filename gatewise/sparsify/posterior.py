@@ -145,7 +145,7 @@ class SampleAndKL(torch.autograd.Function):
 
 def chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
     """The tensors cut alike into flat pieces that fit the cache; whole on a GPU, where launches cost more."""
-    flat = [t.reshape(-1) if not t.is_contiguous() else t.view(-1) for t in tensors]
+    flat = [t.reshape(-1) for t in tensors]
     size = flat[0].numel() if flat[0].is_cuda else CHUNK
     return list(zip(*(t.split(max(size, 1)) for t in flat)))
 
