@@ -53,6 +53,9 @@ class TextRules:
             )
 
 
+AG_NEWS_RULES = TextRules(max_len=100, valid_fraction=0.05)
+
+
 @dataclass(frozen=True)
 class TextData:
     """Three sets of rows and what their ids and classes mean. `note` is what every result made from it must show."""
@@ -219,8 +222,7 @@ def ag_news(
     test = ag_news_rows(obtain("agnews.test", data_dir), lose_first_row)
     words, list_note = chosen_words("agnews", vocabulary, data_dir)
     notes = [subset_note(len(train.texts)) if subset else "", list_note]
-    rules = rules or TextRules(max_len=100, valid_fraction=0.05)
-    return prepare(train, test, rules, AG_NEWS_CLASSES, words, notes)
+    return prepare(train, test, rules or AG_NEWS_RULES, AG_NEWS_CLASSES, words, notes)
 
 
 def csv_texts(

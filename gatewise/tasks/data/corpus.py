@@ -12,7 +12,15 @@ import numpy as np
 from torch import Tensor
 
 from gatewise.tasks.data.batches import SPLITS, Examples, epoch_generator
-from gatewise.tasks.data.classification import FIRST_WORD, TextData, TextRules, ag_news, csv_texts, imdb
+from gatewise.tasks.data.classification import (
+    AG_NEWS_RULES,
+    FIRST_WORD,
+    TextData,
+    TextRules,
+    ag_news,
+    csv_texts,
+    imdb,
+)
 from gatewise.tasks.data.encoding import KINDS, Corpus, Encoding, encoding_of
 from gatewise.tasks.data.language import LanguageData, Level, Vocabulary, char_ptb, text_file, word_ptb
 from gatewise.tasks.data.series import SeriesData, npz_series
@@ -72,7 +80,7 @@ def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | Non
         "vocab_size": data.vocabulary_size,
         "valid_fraction": data.valid_fraction,
     }
-    usual = TextRules(max_len=100, valid_fraction=0.05) if data.task == "agnews" else TextRules()
+    usual = AG_NEWS_RULES if data.task == "agnews" else TextRules()
     rules = replace(usual, lower=data.lower, **{k: v for k, v in given.items() if v is not None})
     words = classes = None
     if encoding is not None:

@@ -86,7 +86,7 @@ def evaluate_saved(
             found[f"{split}_{objective.quality}"] = Evaluator(
                 model, objective, getattr(feeds, split), place, graph=False
             )()
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, ValueError) as error:
             raise RecipeError(
                 f"{path}: the model does not fit the data of {recipe.name} ({str(error).splitlines()[0]}). Name the "
                 "recipe it was trained with: --task."

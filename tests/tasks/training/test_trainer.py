@@ -20,6 +20,7 @@ from gatewise import cli
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import RunError, plain
 from gatewise.tasks.finished.saved import evaluate_saved
+from gatewise.tasks.models import SeriesModel
 from gatewise.tasks.training import trainer
 from gatewise.tasks.training.checkpoints import load_checkpoint
 from gatewise.tasks.training.evaluation import Evaluator
@@ -346,6 +347,10 @@ def test_a_saved_model_needs_a_task(folder: Path, tmp_path: Path) -> None:
     family, small = changes("char-ptb", folder)
     with pytest.raises(ValueError, match="does not fit the data"):
         evaluate_saved(tmp_path / "alone", f"{family}-bayes-wgn", small, folder)
+    gw.save(SeriesModel(inputs=99, outputs=1), tmp_path / "wide")
+    family, small = changes("npz", folder)
+    with pytest.raises(ValueError, match=r"does not fit the data .*input_size is 99.*Name the recipe"):
+        evaluate_saved(tmp_path / "wide", f"{family}-bayes-wgn", small, folder)
 
 
 def test_a_run_that_removed_everything_says_why(
