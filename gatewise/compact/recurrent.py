@@ -170,6 +170,10 @@ class CompactRecurrent(Recurrent):
         self.proj_size = 0
         self.layers = nn.ModuleList(layers)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.layer(0, 0).weight_ih.dtype
+
     def options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in OPTIONS}
 

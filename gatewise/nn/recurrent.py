@@ -103,6 +103,11 @@ class Recurrent(nn.Module):
         self.flatten_parameters()
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, found by name: the copies that nn.DataParallel makes have no parameters()."""
+        return cast(Tensor, getattr(self, "weight_ih" + suffix(0, 0))).dtype
+
+    @property
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
 
@@ -286,7 +291,7 @@ class Recurrent(nn.Module):
     # What the caller passed, checked and brought into one form.
 
     def _check_values(self, x: Tensor) -> None:
-        name, dtype = type(self).__name__, next(self.parameters()).dtype
+        name, dtype = type(self).__name__, self.dtype
         if x.shape[-1] != self.input_size:
             raise ValueError(
                 f"{name}: input_size is {self.input_size}, but the input's last dimension is "

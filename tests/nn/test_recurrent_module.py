@@ -102,6 +102,18 @@ def test_compiled_layers_train(layer: nn.Module) -> None:
     close(found["compiled"], found["eager"])
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_copies_of_data_parallel_run(cell: str) -> None:
+    """On every device it makes a module without parameters, with tensors under their names."""
+    layer = OURS[cell](3, 4, num_layers=2)
+    replica = layer._replicate_for_data_parallel()
+    for name, parameter in layer.named_parameters():
+        setattr(replica, name, parameter.detach())
+    assert not list(replica.parameters())
+    x = torch.randn(5, 2, 3)
+    close(replica(x), layer(x))
+
+
 def test_distributed_training(tmp_path: Any) -> None:
     """A model with our layers trains under DistributedDataParallel, and is measured through it."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
