@@ -120,7 +120,7 @@ class Writer:
 
     @property
     def streams(self) -> bool:
-        return all(len(link.directions) == 1 for link in self.narrow.links if isinstance(link, Level))
+        return not self.narrow.both_ways
 
     # The chain.
 

@@ -123,7 +123,7 @@ class Writer:
     def __init__(self, narrow: NarrowChain, opset: int, states: bool, lengths: bool) -> None:
         self.narrow, self.opset, self.states = narrow, opset, states
         self.graph, chain = Graph(), narrow.chain
-        levels = [link for link in narrow.links if isinstance(link, Level)]
+        levels = narrow.levels
         self.modules = list(dict.fromkeys(level.module for level in levels))
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
         # Last states by module and place: h, or h and c.

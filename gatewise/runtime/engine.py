@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gatewise.runtime.bindings import check_threads
-from gatewise.runtime.narrow import Floats, Level, narrow_chain, pools
+from gatewise.runtime.narrow import Floats, narrow_chain, pools
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
 from gatewise.wording import counted
 
@@ -61,8 +61,7 @@ class Engine:
         self.threads = threads
         self.stages = make_stages(self.narrow, fold_embedding)
         self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
-        levels = [link for link in self.narrow.links if isinstance(link, Level)]
-        cells = [(level.cell.name, r.kept) for level in levels for r in level.directions]
+        cells = [(level.cell.name, r.kept) for level in self.narrow.levels for r in level.directions]
         pooled = [(link.name, 0) for link in self.narrow.links if pools(link)]
         sizes = [("", stage.state_size) for stage in self._remembering]
         self._state_shape = (*cells, *pooled, *sizes)
@@ -73,8 +72,6 @@ class Engine:
         self._batch_first = self._batch_axis == 0
         self._needs, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
         self._least, self._pad = chain.least, chain.pad
-        both_ways = [level.module or "the model" for level in levels if len(level.directions) == 2]
-        self._both_ways = both_ways[0] if both_ways else ""
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
@@ -129,9 +126,9 @@ class Engine:
         if self._pad is not None and (array == self._pad).any():
             raise ValueError(f"x: {self._pad} is padding, which is no step of a text.")
         batch = len(array)
-        if self._both_ways:
-            raise self._no_pieces("step()")
         before = self._remembered
+        if before is None and self.narrow.both_ways:
+            raise self._no_pieces("step()")
         state, frame = before or (self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads))
         if frame.batch != batch:
             raise ValueError(
@@ -226,7 +223,7 @@ class Engine:
 
     def _no_pieces(self, what: str) -> TypeError:
         return TypeError(
-            f"{what}: {self._both_ways} reads sequences in both directions, so every answer depends on "
+            f"{what}: {self.narrow.both_ways} reads sequences in both directions, so every answer depends on "
             "steps to come. Give whole sequences: engine(x)."
         )
 
@@ -234,7 +231,7 @@ class Engine:
         if not isinstance(state, EngineState) or state.shape != self._state_shape:
             by_name = "; lengths go by name, engine(x, lengths=...)" if self.narrow.chain.lengths else ""
             raise TypeError(f"state must be what an earlier call of this engine returned, or None{by_name}.")
-        if self._both_ways and not self.narrow.chain.returns_state:
+        if self.narrow.both_ways and not self.narrow.chain.returns_state:
             raise self._no_pieces("state")
         if state.batch != batch:
             raise ValueError(f"state is of {counted(state.batch, 'sequence')}, x of {batch}.")

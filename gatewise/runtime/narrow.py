@@ -118,6 +118,15 @@ class NarrowChain:
         assert isinstance(table, Table)
         return table
 
+    @property
+    def levels(self) -> list[Level]:
+        return [link for link in self.links if isinstance(link, Level)]
+
+    @property
+    def both_ways(self) -> str:
+        """A layer with two directions, whose answers depend on steps to come; empty if there is none."""
+        return next((level.module or "the model" for level in self.levels if len(level.directions) == 2), "")
+
 
 def narrow_chain(model: nn.Module, norms_apart: bool = False) -> NarrowChain:
     """The narrow chain of a compact model; one that is not compact, or only in part, is compressed first.
