@@ -28,6 +28,7 @@ from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
 from gatewise.readers.graph import joined
+from gatewise.readers.lines import remember_line
 from gatewise.readers.loops import LoopError, Steps, number, unknown_sizes
 from gatewise.readers.names import ALLOCATES, MAY_BE_SAME_MODULES, METADATA, name_of
 from gatewise.readers.values import leaves
@@ -110,6 +111,11 @@ class LayerTracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = cell_of(m) is not None or is_linear(m) or is_embedding(m)
         return known or super().is_leaf_module(m, module_qualified_name)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        remember_line(node)
+        return node
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return (RecordedNumber if node.target is number else Recorded)(node, self)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from gatewise.readers.lines import line_of
 from gatewise.readers.names import PACKS, name_of
 from gatewise.readers.record import is_written
 from gatewise.readers.values import listed
@@ -78,7 +79,8 @@ class LengthsWalk:
 
     def refuse(self, node: fx.Node | str, why: str, first: str = "") -> ChainError:
         ways = f"{first} {way_out(self.model)}".strip()
-        return ChainError(f"{node}: {why}, so the model is not a chain of layers. {ways}")
+        where = line_of(node) if isinstance(node, fx.Node) else node
+        return ChainError(f"{where}: {why}, so the model is not a chain of layers. {ways}")
 
     def refuse_packs(self, node: fx.Node | str, why: str) -> ChainError:
         return self.refuse(node, why, NO_PACKS)

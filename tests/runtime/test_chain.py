@@ -155,7 +155,7 @@ def test_a_view_of_what_was_overwritten_is_refused() -> None:
         out.relu_()
         return m.fc(last)
 
-    with pytest.raises(ChainError, match=r"relu_: it overwrites a tensor"):
+    with pytest.raises(ChainError, match=r'test_chain.py, line \d+, "out.relu_\(\)": it overwrites a tensor'):
         find_chain(lstm_net(forward))
 
 
@@ -440,7 +440,7 @@ NOT_PACKED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "-inf in a function": (
         lambda m, x, n: m.out(x, n, padding_value=LOWEST).tanh().amax(1),
-        "tanh: behind the",
+        r"tanh\(\).*: behind the",
     ),
     "-inf in the answer": (
         lambda m, x, n: m.out(x, n, padding_value=LOWEST),

@@ -1,0 +1,48 @@
+"""A refusal shows the line of forward() that it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.runtime.steps import ChainError
+
+
+class FirstStep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        return self.read(out)
+
+    def read(self, out: Tensor) -> Tensor:
+        return self.head(out[:, 0])
+
+
+def test_the_line_is_that_of_the_function_which_forward_calls() -> None:
+    with pytest.raises(
+        ChainError, match=r'^test_lines\.py, line \d+, "return self\.head\(out\[:, 0\]\)": the index'
+    ):
+        gw.Engine(FirstStep())
+
+
+def test_a_long_line_is_cut() -> None:
+    class Long(FirstStep):
+        def read(self, out: Tensor) -> Tensor:
+            return torch.nn.functional.hardtanh(torch.nn.functional.elu(out[:, -1]), -0.25, 0.25)
+
+    with pytest.raises(ChainError, match=r'line \d+, "return torch.{68}\.\.\.": elu\(\) is not a link'):
+        gw.Engine(Long())
+
+
+def test_without_source_the_operation_is_named() -> None:
+    names: dict[str, Any] = {"FirstStep": FirstStep}
+    exec("class Typed(FirstStep):\n    def read(self, out):\n        return out[:, 0]\n", names)
+    with pytest.raises(ChainError, match=r"^getitem_2: the index"):
+        gw.Engine(names["Typed"]())
