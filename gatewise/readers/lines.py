@@ -1,15 +1,18 @@
-"""Which line of forward() recorded an operation, for messages: `model.py, line 42, "return self.fc(out[:, 0])"`."""
+"""What a message says about forward(): in which line, `model.py, line 42, "return self.fc(out[:, 0])"`, and why."""
 
 from __future__ import annotations
 
 import linecache
 import sys
+import traceback
 from pathlib import Path
 
 import torch
 from torch import fx
 
-NOT_FORWARD = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # who records
+PACKAGE = Path(__file__).parents[1]
+# Who records.
+NOT_FORWARD = (str(Path(torch.__file__).parent), str(PACKAGE / "readers"), str(PACKAGE / "runtime"))
 LONGEST = 80  # characters of a line that are shown
 
 
@@ -23,9 +26,42 @@ def remember_line(node: fx.Node) -> None:
 
 def line_of(node: fx.Node) -> str:
     """Where a node was recorded; its name, where there is no source to show."""
-    file, number = node.meta.get("line", ("", 0))
+    return shown(*node.meta.get("line", ("", 0))) or str(node)
+
+
+def line_of_error(error: Exception) -> str:
+    """Where forward() raised, itself or in what it called; empty where that is not known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(NOT_FORWARD)]
+    return shown(own[-1].filename, own[-1].lineno or 0) if own else ""
+
+
+def why_not(error: Exception) -> str:
+    """Why forward() could not be recorded, and in which line, in a text that names nothing of ours."""
+    where = line_of_error(error)
+    return f"{where}: {first_line(error)}" if where else first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    """What was raised, in a line."""
+    said = str(error).strip()
+    if "cannot be interpreted as an integer" in said or "indices must be integers" in said:
+        return "a loop runs as often, or an index is as large, as an input says"
+    if said.startswith("'len' is not supported"):
+        return "it asks for the len() of an input, or goes through it in reverse"
+    if "control flow" in said:
+        return "an `if` or `while` asks for a value or a size, which only a call knows"
+    if "does not support item assignment" in said:
+        return "it writes into a part of a tensor; masked_fill() and torch.where() give a new one"
+    if said.startswith("torch.finfo()"):
+        return "it asks for the type of a tensor; write torch.finfo(torch.float32)"
+    if "cannot be given other data" in said:
+        return "it gives a tensor other data"
+    return said.splitlines()[0][:160] if said else type(error).__name__
+
+
+def shown(file: str, number: int) -> str:
     source = linecache.getline(file, number).strip()
-    if not source:
-        return str(node)
-    shown = source if len(source) <= LONGEST else source[:LONGEST] + "..."
-    return f'{Path(file).name}, line {number}, "{shown}"'
+    if len(source) > LONGEST:
+        source = source[:LONGEST] + "..."
+    return f'{Path(file).name}, line {number}, "{source}"' if source else ""

@@ -198,24 +198,6 @@ def is_refusal(error: Exception) -> bool:
     return not ours and not Path(inner).is_relative_to(Path(torch.__file__).parent)
 
 
-def first_line(error: Exception) -> str:
-    """Why forward() could not be recorded, in a line that names nothing of ours."""
-    said = str(error).strip()
-    if "cannot be interpreted as an integer" in said or "indices must be integers" in said:
-        return "a loop runs as often, or an index is as large, as an input says"
-    if said.startswith("'len' is not supported"):
-        return "it asks for the len() of an input, or goes through it in reverse"
-    if "control flow" in said:
-        return "an `if` or `while` asks for a value or a size, which only a call knows"
-    if "does not support item assignment" in said:
-        return "it writes into a part of a tensor; masked_fill() and torch.where() give a new one"
-    if said.startswith("torch.finfo()"):
-        return "it asks for the type of a tensor; write torch.finfo(torch.float32)"
-    if "cannot be given other data" in said:
-        return "it gives a tensor other data"
-    return said.splitlines()[0][:160] if said else type(error).__name__
-
-
 @contextmanager
 def same_random_numbers() -> Iterator[list[str]]:
     """Puts the generators of Python, NumPy and torch back, and names in the list it gives those that were used."""

@@ -20,13 +20,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import ChannelOperations
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
+from gatewise.readers.lines import why_not
 from gatewise.readers.loops import carried, collected, number
 from gatewise.readers.names import POINTWISE_MODULES, POOLING_MODULES, ZERO_MOVING_MODULES, name_of
 from gatewise.readers.record import (
     PASSED_ON,
     Recording,
     combinations,
-    first_line,
     is_hooked,
     origin,
     recordings,
@@ -77,7 +77,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     try:
         made, failure = recordings(root)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-        why = f"forward() could not be traced ({first_line(error)})"
+        why = f"forward() could not be traced ({why_not(error)})"
         return Found(exposed=dict.fromkeys(blocks, why), memory=set(blocks))
     follower = Follower(model, blocks, prefix)
     for recording in made:
@@ -90,7 +90,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     idle = [name for name, module in modules.items() if not is_embedding(module)]
     why = f"{idle[0]}, which forward() never calls, may read it" if idle else ""
     if failure is not None:
-        why = f"not every call of forward() could be traced ({first_line(failure)})"
+        why = f"not every call of forward() could be traced ({why_not(failure)})"
     if why:
         for name in blocks:
             found.exposed.setdefault(name, why)

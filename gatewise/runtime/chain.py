@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.compact import CompactCell
 from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.readers.lines import why_not
 from gatewise.readers.names import DIVISIONS, PACKS, name_of
 from gatewise.readers.record import (
     Recording,
-    first_line,
     is_hooked,
     recordings,
     rewritten,
@@ -94,7 +94,7 @@ def find_chain(model: nn.Module) -> Chain:
     try:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it
-        raise ChainError(f"forward() could not be traced: {first_line(error)}. {way_out(model)}") from error
+        raise ChainError(f"forward() could not be traced: {why_not(error)}. {way_out(model)}") from error
     if drawn := next((way.drawn[0] for way in made if way.drawn), None):
         raise ChainError(f"forward() draws random numbers ({drawn}), which a chain cannot. {WAY_OUT}")
     if stored := next((name for way in made for name in way.stored.values()), None):

@@ -46,3 +46,17 @@ def test_without_source_the_operation_is_named() -> None:
     exec("class Typed(FirstStep):\n    def read(self, out):\n        return out[:, 0]\n", names)
     with pytest.raises(ChainError, match=r"^getitem_2: the index"):
         gw.Engine(names["Typed"]())
+
+
+def test_what_forward_raises_is_shown_with_its_line() -> None:
+    class Branch(FirstStep):
+        def read(self, out: Tensor) -> Tensor:
+            if out.mean() > 0:
+                out = -out
+            return self.head(out[:, -1])
+
+    said = r'test_lines\.py, line \d+, "if out\.mean\(\) > 0:": an `if` or `while` asks for a value'
+    with pytest.raises(ChainError, match=said):
+        gw.Engine(Branch())
+    with pytest.raises(ValueError, match=said):
+        gw.GroupLasso(Branch(), levels="W+G+N", group=1e-3)
