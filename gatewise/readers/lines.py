@@ -25,8 +25,8 @@ def remember_line(node: fx.Node) -> None:
 
 
 def line_of(node: fx.Node) -> str:
-    """Where a node was recorded; its name, where there is no source to show."""
-    return shown(*node.meta.get("line", ("", 0))) or str(node)
+    """Where a node was recorded; empty where there is no source to show."""
+    return shown(*node.meta.get("line", ("", 0)))
 
 
 def line_of_error(error: Exception) -> str:

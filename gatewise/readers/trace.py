@@ -20,7 +20,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.readers.channels import ChannelOperations
 from gatewise.readers.graph import Block, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.lines import why_not
+from gatewise.readers.lines import line_of, why_not
 from gatewise.readers.loops import carried, collected, number
 from gatewise.readers.names import POINTWISE_MODULES, POOLING_MODULES, ZERO_MOVING_MODULES, name_of
 from gatewise.readers.record import (
@@ -124,7 +124,7 @@ class Follower(ChannelOperations):
         )
         self.start_of = {block.name: int(start) for block, start in zip(self.blocks, self.starts)}
         self.values: dict[fx.Node, Value] = {}
-        self.place = ""  # the node that is visited
+        self.node: fx.Node  # that is visited
         self.assumed: dict[str, Any] = {}
         self.choices: dict[str, tuple[Any, ...]] = {}  # what there was to assume, the likeliest first
         self.columns = {
@@ -164,13 +164,14 @@ class Follower(ChannelOperations):
             self.expose(self.values.get(node), f"forward() stores it in {attribute}")
 
     def assume(self, what: str, choices: tuple[Any, ...]) -> Any:
-        self.choices.setdefault(f"{what} {self.place}", choices)
-        return self.assumed.get(f"{what} {self.place}", choices[0])
+        # A layer always takes the same.
+        question = f"{what} {self.node.target if self.node.op == 'call_module' else self.node.name}"
+        self.choices.setdefault(question, choices)
+        return self.assumed.get(question, choices[0])
 
     def visit(self, node: fx.Node) -> None:
         args, kwargs = fx.map_arg(node.args, self.value), fx.map_arg(node.kwargs, self.value)
-        # A layer always takes the same.
-        self.place = str(node.target) if node.op == "call_module" else node.name
+        self.node = node
         if node.op == "output":
             self.hand_back(args)
             return
@@ -253,8 +254,9 @@ class Follower(ChannelOperations):
             elif isinstance(item, Located):
                 self.expose(item.units, why)
             elif isinstance(item, Channels):
+                line = line_of(self.node) if self.node.op in ("call_function", "call_method") else ""
                 for name in sorted(self.blocks_of([item])):
-                    self.found.exposed.setdefault(name, why)
+                    self.found.exposed.setdefault(name, f"{why} ({line})" if line else why)
 
     def blocks_of(self, values: Iterable[Channels]) -> set[str]:
         units = np.concatenate([units for value in values for units, _ in value.paths])

@@ -79,7 +79,7 @@ class LengthsWalk:
 
     def refuse(self, node: fx.Node | str, why: str, first: str = "") -> ChainError:
         ways = f"{first} {way_out(self.model)}".strip()
-        where = line_of(node) if isinstance(node, fx.Node) else node
+        where = line_of(node) or node if isinstance(node, fx.Node) else node
         return ChainError(f"{where}: {why}, so the model is not a chain of layers. {ways}")
 
     def refuse_packs(self, node: fx.Node | str, why: str) -> ChainError:
