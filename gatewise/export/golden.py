@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,15 @@ def golden_input(narrow: NarrowChain, steps: int) -> NDArray[Any]:  # (T, n_inpu
 def forward(model: nn.Module, narrow: NarrowChain, x: NDArray[Any]) -> NDArray[np.float32]:
     """(T, width), or (1, width) where there is one answer."""
     batch = torch.from_numpy(x).unsqueeze(narrow.chain.batch_axis)
+    lengths = narrow.chain.whole(len(x), 1)
+    try:
+        inspect.signature(model.forward).bind(batch, **lengths)
+    except TypeError as error:
+        raise ValueError(
+            f"golden answers are those of forward(x), but that is {error}. Give it a default, such as None."
+        ) from error
     with evaluating(model), torch.no_grad():
-        given = model(batch, **narrow.chain.whole(len(x), 1))
-        found = [leaf for leaf in leaves(given) if isinstance(leaf, Tensor)]
+        found = [leaf for leaf in leaves(model(batch, **lengths)) if isinstance(leaf, Tensor)]
     rows = 1 if narrow.chain.output_axes == "BC" else len(x)
     if not found or found[0].numel() != rows * narrow.width:
         raise ValueError(BESIDES)

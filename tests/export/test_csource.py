@@ -116,6 +116,21 @@ def test_a_forward_that_gives_something_else_than_its_chain_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_golden_answers_need_a_forward_of_x_alone(tmp_path: Path) -> None:
+    class Starts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 2)
+
+        def forward(self, x: Any, state: Any) -> Any:
+            return self.rnn(x, state)[0]
+
+    with pytest.raises(
+        ValueError, match=r"forward\(x\), but that is missing a required argument: 'state'.*None"
+    ):
+        gw.export.to_c(Starts(), tmp_path / "m")
+
+
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_answers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     """A golden vector of infinities would check nothing."""
