@@ -102,6 +102,12 @@ def second_layer(m: Any, x: Any, n: Any) -> Any:
     return m.fc((m.two(m.out(x) * mask)[0] * mask).sum(1) / mask.sum(1))
 
 
+def packed_then_padded(m: Any, x: Any, n: Any) -> Any:
+    """The second layer reads what was cut to the longest sequence, and so does its mask."""
+    out = m.two(padded_again(m, x, n)[0])[0]
+    return m.fc(out * inside(out, n)[..., None])
+
+
 LENGTHS: dict[str, Forward] = {
     "mean by shape": mean_by_shape,
     "mean in place": mean_in_place,
@@ -138,6 +144,9 @@ LENGTHS: dict[str, Forward] = {
     "last step by torch.gather": lambda m, x, n: m.fc(
         torch.gather(m.out(x), 1, (n - 1)[:, None, None].expand(-1, -1, m.out(x).size(-1))).squeeze(1)
     ),
+    "last step by names": lambda m, x, n: m.fc(
+        torch.gather(m.out(x), dim=1, index=(n - 1)[:, None, None].expand(-1, 1, m.out(x).size(dim=2))).squeeze(1)
+    ),
     "every step": lambda m, x, n: m.fc(m.out(x) * inside(x, n)[..., None]),
     "a second layer": second_layer,
     "a second layer that packs": lambda m, x, n: m.fc(
@@ -146,6 +155,7 @@ LENGTHS: dict[str, Forward] = {
     "packed, mean by mask": packed_mean,
     "packed, maximum by mask": packed_maximum,
     "packed, last step by gather": packed_gather,
+    "packed, every step of a second layer": packed_then_padded,
 }  # fmt: skip
 
 

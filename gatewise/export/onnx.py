@@ -80,10 +80,8 @@ def to_onnx(
         )
     narrow = narrow_chain(model)
     chain = narrow.chain
-    if lengths and chain.pad is not None:
-        raise ValueError(
-            f"lengths=True: forward() ends a text at its padding, {chain.pad}, and so does the graph."
-        )
+    if lengths and chain.no_lengths:
+        raise ValueError(f"lengths=True: {chain.no_lengths}, so the graph takes no lengths.")
     writer = Writer(
         narrow,
         opset,

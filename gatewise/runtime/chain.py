@@ -7,6 +7,7 @@ a model that is not one raises and says where it leaves the path.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from dataclasses import replace
 from typing import Any
@@ -108,8 +109,13 @@ def find_chain(model: nn.Module) -> Chain:
             missing = ", ".join(sorted(way.absent))
             raise ChainError(f"forward() is another function when it is called without {missing}. {WAY_OUT}")
     optional = any(chain.lengths in way.absent for way in made)
+    # With these forward() could not be traced.
+    never_given = sorted(frozenset.intersection(*(way.absent for way in made)))
     return replace(
-        chain, steps=tuple(map(over_time, chain.steps)), needs_lengths=bool(chain.lengths) and not optional
+        chain,
+        steps=tuple(map(over_time, chain.steps)),
+        needs_lengths=bool(chain.lengths) and not optional,
+        unread=next(iter(never_given), chain.unread),
     )
 
 
@@ -118,12 +124,18 @@ def over_time(step: Step) -> Step:
     return replace(step, module=step.module.as_layer()) if isinstance(step.module, CompactCell) else step
 
 
+def size_at(sizes: Any, at: Any) -> Any:
+    """x.shape[at]; None for an axis that the input of a chain does not have."""
+    known = isinstance(sizes, tuple) and isinstance(at, int) and -len(sizes) <= at < len(sizes)
+    return sizes[at] if known else None
+
+
 class Walk(RecurrentWalk):
     """Follows the one path from the input to the output."""
 
     def __init__(self, model: nn.Module, way: Recording) -> None:
         self.model, self.way = model, way
-        self.values = {}
+        self.values, self.given = {}, set()
         self.batch_axis = self.lengths = self.padded = None
         self.least = 0
 
@@ -161,8 +173,7 @@ class Walk(RecurrentWalk):
         cell = node.op == "call_module" and is_single_step(self.model.get_submodule(str(node.target)))
         if cell or any(isinstance(leaf, OnPath) for leaf in leaves([args, kwargs])):
             return self.visit(node, args, kwargs)
-        of_sizes = node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int)
-        return args[0][args[1]] if of_sizes else None
+        return size_at(*args) if node.target is operator.getitem else None
 
     def visit(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op == "call_module":
@@ -181,7 +192,8 @@ class Walk(RecurrentWalk):
             return None
         if name in ("size", "dim"):
             sizes = args[0].sizes if name == "size" and isinstance(args[0], Value) else None
-            return sizes[args[1]] if sizes and len(args) > 1 else sizes
+            at = args[1] if len(args) > 1 else kwargs.get("dim")
+            return sizes if at is None else size_at(sizes, at)
         x = args[0] if args else kwargs.get("input")
         if name in ("expand_as", "type_as", "to") and not isinstance(x, OnPath):
             return None  # of a mask
@@ -351,4 +363,13 @@ class Walk(RecurrentWalk):
             pad=self.lengths.word if isinstance(self.lengths, Pad) else None,
             least=self.least,
             cut=value.cut,
+            unread=self.unread(),
         )
+
+    def unread(self) -> str:
+        """An argument that is no input, length, state or mask of a layer; empty if there is none."""
+        _, *others = (node for node in self.way.graph.nodes if node.op == "placeholder")
+        # What is left out is recorded by another name than its own.
+        named = inspect.signature(self.model.forward).parameters
+        known = {self.lengths, *self.given}
+        return next((str(n.target) for n in others if n not in known and n.target in named), "")

@@ -71,7 +71,7 @@ class Engine:
         self._words, self._batch_axis, self._squeezed = chain.words, chain.batch_axis, chain.squeezed
         self._batch_first = self._batch_axis == 0
         self._needs, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
-        self._least, self._pad = chain.least, chain.pad
+        self._least, self._pad, self._no_lengths = chain.least, chain.pad, chain.no_lengths
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
@@ -89,9 +89,11 @@ class Engine:
         axes = array.shape[:2]
         batch = axes[self._batch_axis]
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
+        if lengths is not None and self._no_lengths:
+            raise TypeError(f"{self._no_lengths}, so the engine takes no lengths=.")
         sizes = None if lengths is None else self._lengths(lengths, batch, axes[1 - self._batch_axis])
         if self._pad is not None:
-            sizes = self._text_lengths(array, lengths)
+            sizes = self._text_lengths(array)
         if sizes is None and self._needs:
             raise TypeError(
                 f"forward() needs {self._needs!r}, so the engine needs lengths=; "
@@ -237,12 +239,8 @@ class Engine:
             raise ValueError(f"state is of {counted(state.batch, 'sequence')}, x of {batch}.")
         return EngineState(batch, tuple([part.copy() for part in state.parts]), state.shape)
 
-    def _text_lengths(self, x: Array, lengths: Any) -> Array:
+    def _text_lengths(self, x: Array) -> Array:
         """How many words every text has before its padding."""
-        if lengths is not None:
-            raise TypeError(
-                f"forward() ends a text at its padding, {self._pad}, so the engine takes no lengths=."
-            )
         words = (x if self._batch_first else x.T) != self._pad  # (B, T)
         sizes: Array = words.sum(1, dtype=np.int32)
         prefix = np.arange(words.shape[1]) < sizes[:, None]

@@ -142,7 +142,7 @@ class LengthsWalk:
     def counted(self, node: fx.Node) -> OfLengths | None:
         """torch.arange(T), range(B)"""
         *start, end = node.args
-        size = self.sizes((end,))[0]
+        size = self.sizes_of(end)[0]
         types = node.kwargs.get("dtype", torch.int64) in TYPES and set(node.kwargs) <= {"device", "dtype"}
         if start not in ([], [0]) or not types or not isinstance(size, Size):
             return None
@@ -221,16 +221,16 @@ class LengthsWalk:
 
     def sizes(self, given: tuple[Any, ...]) -> Axes:
         """The sizes among arguments, one by one or in a tuple, out.size() and out among them; the rest as it is."""
-        found: list[Any] = []
-        for item in listed(given):
-            value = self.value(item)
-            if value is None and isinstance(item, fx.Node) and item.target is len:
-                value = Size(self.batch_axis) if self.holds(item.args[0], "lengths") else None
-            sizes = (
-                value.sizes if isinstance(value, Value) else value if isinstance(value, tuple) else (value,)
-            )
-            found += [item] if value is None else map(self.plain, sizes)
-        return tuple(found)
+        return tuple(size for item in listed(given) for size in self.sizes_of(item))
+
+    def sizes_of(self, item: Any) -> Axes:
+        value = self.value(item)
+        if isinstance(item, fx.Node) and item.target is len and self.holds(item.args[0], "lengths"):
+            value = Size(self.batch_axis)
+        value = value.sizes if isinstance(value, Value) else value
+        sizes = value if isinstance(value, tuple) else (value,)
+        known = all(isinstance(size, Size) for size in sizes)
+        return tuple(map(self.plain, sizes)) if known else (item,)
 
     def plain(self, size: Size) -> Size:
         """Only time is ever cut."""

@@ -26,6 +26,10 @@ HOW = (
     ".unsqueeze(-1), or of words mask = (x != pad).unsqueeze(-1), and out * mask before a sum, "
     'out.masked_fill(~mask, float("-inf")) before a maximum.'
 )
+NOT_YET = (
+    "There the engine knows masks of words alone, emb(x) * (x != pad).unsqueeze(-1). Leave other masks out: a layer "
+    "that runs forward has read no padding where a sequence ends."
+)
 BELOW_ALL = float(torch.finfo(torch.float32).min)
 LOW = -1e4  # below all that a recurrent layer or a function with a lower bound gives
 BOUNDED = ("relu", "tanh", "sigmoid")
@@ -39,10 +43,15 @@ class MaskedWalk(PackedWalk):
         given = (*node.args, *node.kwargs.values())
         at = next(k for k, value in enumerate(args) if isinstance(value, Value))
         x: Value = args[at]
+        if x.at is not None:
+            way = "A mask goes behind the loop: torch.stack(outs, 1) * mask."
+            raise self.refuse(node, f"{name}() of one step of a loop", way)
         mask = self.of_lengths(given[1 - at]) if at < 2 else None
         wanted = "outside" if name.startswith("masked_fill") else "inside"
-        fits = mask is not None and mask.holds == wanted and self.fits(mask, x) and x.at is None and x.steps
+        fits = mask is not None and mask.holds == wanted and self.fits(mask, x) and x.steps
         if not fits or len(given) != (2 if name in MULTIPLIES else 3):
+            if self.time is None:
+                raise self.refuse(node, f"{name}() before the first recurrent layer", NOT_YET)
             raise self.refuse(node, f"{name}() by anything but a mask of the lengths", HOW)
         filler = 0 if name in MULTIPLIES else given[2]
         if not isinstance(filler, int | float) or (filler != 0 and not is_lowest(filler, x)):
@@ -67,8 +76,8 @@ class MaskedWalk(PackedWalk):
 
     def gathered(self, node: fx.Node, x: Value) -> OneStep:
         """out.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, out.size(2)))"""
-        dim, index = node.args[1:3] if len(node.args) == 3 and not node.kwargs else (None, None)
-        t = self.of_lengths(index)
+        given = dict(zip(("input", "dim", "index"), node.args)) | node.kwargs
+        dim, t = given.get("dim"), self.of_lengths(given.get("index")) if len(given) == 3 else None
         same = t is not None and t.holds == "last" and len(t.axes) == len(x.axes) and self.fits(t, x)
         # An axis of length 1 takes the first only: of channels, that would not be all.
         single = [axis for axis, size in zip(x.axes, t.axes) if size == 1] if t is not None and same else []
@@ -80,7 +89,8 @@ class MaskedWalk(PackedWalk):
     def ends(self, x: Value) -> Value:
         """The last step of every sequence; without one, forward() would take that of the padding."""
         self.least = 1 if x.padding is None else self.least
-        return Value(with_last_step(x.steps), tuple(axis for axis in x.axes if axis != self.time))
+        axes = tuple(axis for axis in x.axes if axis != self.time)
+        return Value(with_last_step(x.steps), axes, squeezed=x.squeezed)
 
 
 def is_lowest(filler: float, x: Value) -> bool:

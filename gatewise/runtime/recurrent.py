@@ -5,6 +5,7 @@ out, h_n = layer(x)    out[:, -1]    h_n[-1]    torch.cat([h_n[-2], h_n[-1]], 1)
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from gatewise.runtime.steps import (
     NO_PACKS,
     HalfState,
     LastStates,
+    OneStep,
     Packed,
     Step,
     Unbound,
@@ -36,6 +38,7 @@ class RecurrentWalk(LoopedWalk):
     """The part of a walk that knows what a recurrent layer gives."""
 
     way: Recording
+    given: set[fx.Node]  # arguments of forward() that are states or masks of layers
 
     def recurrent(self, node: fx.Node, name: str, module: nn.Module, x: Value | Packed) -> Any:
         if is_single_step(module):
@@ -50,17 +53,20 @@ class RecurrentWalk(LoopedWalk):
                     raise self.refuse(name, f"its {what} is computed by forward()")
                 if source is self.lengths:
                     raise self.refuse_packs(name, f"its {what} is what forward() packs with")
+                self.given.add(source)
         if isinstance(x, Value):
             if len(x.axes) != 3 or x.axes[-1] != "C":
                 raise self.refuse(name, "it does not read sequences of channels")
             self.take_batch(name, x.axes[0] if module.batch_first else x.axes[1])
+            if x.padding == -math.inf:  # the layer makes NaN of it, and NaN times a mask is NaN
+                self.refuse_unlike(name, x)
             if module.bidirectional:
                 self.reads_padding(name, "its backward direction begins in the padding", PACK)
         steps, packed = (*x.steps, Step("recurrent", name, module)), isinstance(x, Packed)
         h, c = LastStates(steps, False, packed), LastStates(steps, True, packed)
         cell = cell_of(module)
         assert cell is not None
-        out = Packed(steps) if isinstance(x, Packed) else Value(steps, x.axes)
+        out = Packed(steps) if isinstance(x, Packed) else Value(steps, x.axes, cut=x.cut)
         return out, (h, c) if cell.n_states == 2 else h
 
     def item(self, node: fx.Node, x: Any, index: Any) -> Any:
@@ -68,6 +74,10 @@ class RecurrentWalk(LoopedWalk):
             return x[index]
         if isinstance(x, LastStates):
             return self.last_state(node, x, index)
+        if isinstance(x, OneStep):
+            raise self.refuse(
+                node, f"the index {index} of a step with a time axis", f"Write squeeze({x.axis})."
+            )
         x = x.value if isinstance(x, Unbound) else x
         if not isinstance(x, Value):
             raise self.refuse(node, f"the index {index} of a state")

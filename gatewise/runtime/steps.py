@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -66,6 +66,8 @@ class Chain:
     pad: int | None = None  # a word: sequences end before it
     least: int = 0  # steps that a sequence must have
     cut: bool = False  # the answer ends with the longest sequence, wherever x ends
+    # An argument of forward() that the chain does not go by, whatever forward() does with it.
+    unread: str = field(default="", compare=False)
 
     @property
     def words(self) -> bool:
@@ -75,6 +77,16 @@ class Chain:
     def without_lengths(self) -> Chain:
         """The chain of sequences that are all as long as x."""
         return replace(self, lengths="", needs_lengths=False, least=0, cut=False)
+
+    @property
+    def no_lengths(self) -> str:
+        """Why forward() has no lengths that a caller could give; empty where it takes some, or none of its arguments
+        may be them: then sequences are padded beside forward()."""
+        if self.pad is not None:
+            return f"forward() ends a text at its padding, {self.pad}"
+        if self.unread and not self.lengths:
+            return f"forward() has an argument {self.unread!r} that is no length in its chain (leave it out there)"
+        return ""
 
     def texts(self, ids: Any) -> Any:
         """Word ids, with another word for padding."""

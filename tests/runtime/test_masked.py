@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from chains import CLOSE
-from masked import LENGTHS, LOWEST, PAD, WORDS, E, H, MayTakeLengths, OfVectors, OfWords, inside, texts
+from masked import (
+    LENGTHS,
+    LOWEST,
+    PAD,
+    WORDS,
+    E,
+    H,
+    MayTakeLengths,
+    OfVectors,
+    OfWords,
+    Padded,
+    inside,
+    texts,
+)
 
 import gatewise as gw
 from gatewise.runtime.chain import ChainError, find_chain
@@ -136,6 +150,90 @@ def zeros_by_index(m: Any, x: Any, n: Any) -> Any:
     return out.sum(1)
 
 
+class InALoop(Padded):
+    """A mask in every step of a loop, that keeps the state of those that are over."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None)
+        self.cell = torch.nn.GRUCell(E, H)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        mask = torch.arange(x.size(1)) < lengths[:, None]
+        h = x.new_zeros(x.size(0), H)
+        for t in range(x.size(1)):
+            h = torch.where(mask[:, t].unsqueeze(1), self.cell(x[:, t], h), h)
+        return self.fc(h)
+
+
+class OfOneStep(InALoop):
+    def forward(self, x: Any, lengths: Any) -> Any:
+        mask = torch.arange(x.size(1)) < lengths[:, None]
+        h, outs = x.new_zeros(x.size(0), H), []
+        for t in range(x.size(1)):
+            h = self.cell(x[:, t], h)
+            outs.append(h * mask[:, t].unsqueeze(1))
+        return self.fc(torch.stack(outs, 1).sum(1))
+
+
+@pytest.mark.parametrize("kind", [InALoop, OfOneStep])
+def test_a_mask_in_a_loop_goes_behind_it(kind: type[InALoop]) -> None:
+    with pytest.raises(
+        ChainError, match=r"of one step of a loop.*behind the loop: torch\.stack\(outs, 1\) \* mask"
+    ):
+        find_chain(kind().eval())
+
+
+class WritesByIndex(Padded):
+    """With lengths, what cannot be recorded; without, a chain."""
+
+    def forward(self, x: Any, lengths: Any = None) -> Any:
+        out = self.out(x)
+        if lengths is None:
+            return self.fc(out.sum(1))
+        out[~inside(x, lengths)] = 0
+        return self.fc(out.sum(1) / lengths[:, None])
+
+
+class DoesNotRead(Padded):
+    def forward(self, x: Any, lengths: Any) -> Any:
+        inside(x, lengths)
+        return self.fc(self.out(x)[:, -1].to(lengths.device))
+
+
+@pytest.mark.parametrize("kind", [WritesByIndex, DoesNotRead])
+def test_lengths_that_forward_does_not_go_by_are_none_of_the_engine(
+    kind: type[Padded], tmp_path: Path
+) -> None:
+    """The engine would end sequences where forward() does not, or pool otherwise."""
+    model = kind(lambda *_: None).eval()
+    engine, x = gw.Engine(model), torch.randn(2, 3, E)
+    arguments = (x,) if kind is WritesByIndex else (x, torch.tensor([3, 1]))
+    torch.testing.assert_close(engine(x)[0], model(*arguments).detach(), **CLOSE)
+    why = "has an argument 'lengths' that is no length in its chain .leave it out there., so the"
+    with pytest.raises(TypeError, match=f"{why} engine takes no lengths="):
+        engine(x, lengths=[3, 1])
+    with pytest.raises(ValueError, match=f"{why} graph takes no lengths"):
+        gw.export.to_onnx(model, tmp_path / "model.onnx", lengths=True)
+
+
+def test_a_state_that_forward_takes_is_no_length() -> None:
+    class Starts(Padded):
+        def forward(self, x: Any, state: Any = None) -> Any:
+            return self.fc(self.rnn(x, state)[0][:, -1])
+
+    model, x = Starts(lambda *_: None).eval(), torch.randn(2, 3, E)
+    answer, _ = gw.Engine(model)(x, lengths=[3, 1])
+    torch.testing.assert_close(answer[1:], model(x[1:, :1]).detach(), **CLOSE)
+
+
+def test_one_number_for_a_step() -> None:
+    """(B, T) without channels"""
+    model = OfVectors(lambda m, x, n: m.fc(m.out(x)).squeeze(-1).gather(1, (n - 1)[:, None]).squeeze(1))
+    model.fc = torch.nn.Linear(H, 1)
+    x, n = torch.randn(3, 4, E), torch.tensor([4, 1, 2])
+    torch.testing.assert_close(gw.Engine(model.eval())(x, lengths=n)[0], model(x, n).detach(), **CLOSE)
+
+
 NO_MASK = r"by anything but a mask of the lengths.*torch\.arange\(out\.size\(1\)\) < lengths.*\(x != pad\)"
 NO_FILLER = "behind sequences, not 0, or -inf for a maximum.*masked_fill"
 OF_PADDING = "is over the padding behind sequences, too"
@@ -167,6 +265,27 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         NO_MASK,
     ),
     "ones in padding": (lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], 1.0).sum(1), NO_FILLER),
+    "-inf for a second layer": (
+        lambda m, x, n: (m.two(m.out(x).masked_fill(~inside(x, n)[..., None], LOWEST))[0] * inside(x, n)[..., None])
+        .sum(1),
+        "two: behind the ends of sequences there is -inf",
+    ),
+    "the steps of x for the batch": (
+        lambda m, x, n: m.out(x)[torch.arange(x.size(dim=1)), n - 1],
+        "not the last time step",
+    ),
+    "an axis that is not there": (
+        lambda m, x, n: m.out(x.reshape(x.shape[0], -1, x.shape[3]))[:, -1],
+        "reshape.. is not a link",
+    ),
+    "the input": (
+        lambda m, x, n: m.out(x * inside(x, n)[..., None])[:, -1],
+        "mul.. before the first recurrent layer.*Leave",
+    ),
+    "an index for a squeeze": (
+        lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H))[:, 0],
+        r"of a step with a time axis.*squeeze\(1\)",
+    ),
     "a number that may be the maximum": (
         lambda m, x, n: m.fc(m.out(x)).masked_fill(~inside(x, n)[..., None], -1e9).amax(1),
         NO_FILLER,
@@ -272,8 +391,14 @@ def test_a_backward_direction_begins_in_the_padding(name: str) -> None:
         (lambda m, x: (m.out(m.emb(x)) * (x > 1)[..., None]).sum(1), NO_MASK),
         (lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None])[:, -1], "the last step of all is padding"),
         (lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None]), "its answer has steps for the padding"),
+        (
+            lambda m, x: (
+                m.out(m.emb(x).masked_fill((x == PAD)[..., None], LOWEST)) * (x != PAD)[..., None]
+            ).sum(1),
+            "rnn: behind the ends of sequences there is -inf",
+        ),
     ],
-    ids=["two paddings", "a few words", "vectors alone", "vectors alone, every step"],
+    ids=["two paddings", "a few words", "vectors alone", "vectors alone, every step", "-inf as vectors"],
 )
 def test_masks_of_words_that_are_no_padding(forward: Callable[..., Any], why: str) -> None:
     with pytest.raises(ChainError, match=why):
