@@ -201,7 +201,7 @@ class ChannelOperations:
         over = list(dims) if isinstance(dims, tuple | list) else [dims]
         at = 1 if name in ("std", "var") else 0  # var(dim, unbiased, keepdim)
         keep = kwargs.get("keepdim", rest[at] if len(rest) > at else False)
-        if not all(isinstance(d, int) for d in over):
+        if not all(isinstance(d, int) for d in over) or not isinstance(keep, bool):
             return NotImplemented
         gone = [x.axis_of(d) for d in over]
         found_where = name in ("max", "min", "median")

@@ -55,6 +55,8 @@ def first_line(error: Exception) -> str:
         return "it writes into a part of a tensor; masked_fill() and torch.where() give a new one"
     if said.startswith("torch.finfo()"):
         return "it asks for the type of a tensor; write torch.finfo(torch.float32)"
+    if "array_interface__" in said:
+        return "it makes a tensor of an argument, torch.tensor(lengths) say; let forward() take a tensor"
     if "cannot be given other data" in said:
         return "it gives a tensor other data"
     return said.splitlines()[0][:160] if said else type(error).__name__

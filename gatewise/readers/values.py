@@ -95,7 +95,7 @@ Value = Any  # Channels | Packed | States | Unknown | a Python constant | tuples
 
 
 def within(dim: int, rank: int) -> int:
-    if not -rank <= dim < rank:
+    if not isinstance(dim, int) or not -rank <= dim < rank:
         raise Impossible
     return dim % rank
 

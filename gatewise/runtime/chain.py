@@ -52,6 +52,7 @@ from gatewise.runtime.steps import (
     Value,
     WithUnitAxis,
     axis_at,
+    part,
     way_out,
     width_of,
 )
@@ -73,7 +74,7 @@ UNREADABLE = {
     Packed: "packed sequences",
     WithUnitAxis: "a pooled step, whose axis of length 1 must go first",
     OneStep: "a step with a time axis of its own",
-    type(None): "what does not come from the input alone",
+    fx.Node: "what does not come from the input alone",
 }
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
@@ -124,12 +125,6 @@ def over_time(step: Step) -> Step:
     return replace(step, module=step.module.as_layer()) if isinstance(step.module, CompactCell) else step
 
 
-def size_at(sizes: Any, at: Any) -> Any:
-    """x.shape[at]; None for an axis that the input of a chain does not have."""
-    known = isinstance(sizes, tuple) and isinstance(at, int) and -len(sizes) <= at < len(sizes)
-    return sizes[at] if known else None
-
-
 class Walk(RecurrentWalk):
     """Follows the one path from the input to the output."""
 
@@ -173,7 +168,7 @@ class Walk(RecurrentWalk):
         cell = node.op == "call_module" and is_single_step(self.model.get_submodule(str(node.target)))
         if cell or any(isinstance(leaf, OnPath) for leaf in leaves([args, kwargs])):
             return self.visit(node, args, kwargs)
-        return size_at(*args) if node.target is operator.getitem else None
+        return part(*args) if node.target is operator.getitem else None
 
     def visit(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.op == "call_module":
@@ -193,7 +188,7 @@ class Walk(RecurrentWalk):
         if name in ("size", "dim"):
             sizes = args[0].sizes if name == "size" and isinstance(args[0], Value) else None
             at = args[1] if len(args) > 1 else kwargs.get("dim")
-            return sizes if at is None else size_at(sizes, at)
+            return sizes if at is None else part(sizes, at)
         x = args[0] if args else kwargs.get("input")
         if name in ("expand_as", "type_as", "to") and not isinstance(x, OnPath):
             return None  # of a mask
@@ -273,19 +268,20 @@ class Walk(RecurrentWalk):
         return replace(x, steps=(Step("one_hot", classes=classes),), axes=(*x.axes, "C"))
 
     def reshaped(self, node: fx.Node, name: str, x: Value, args: list[Any]) -> Value:
-        if name in ("transpose", "swapaxes") and len(args) == 2:
+        dims = listed(tuple(args))
+        known = all(isinstance(d, int) and -len(x.axes) <= d < len(x.axes) for d in dims)
+        if name in ("transpose", "swapaxes") and len(args) == 2 and known:
             axes = list(x.axes)
             a, b = args[0] % len(axes), args[1] % len(axes)
             axes[a], axes[b] = axes[b], axes[a]
             return replace(x, axes=tuple(axes))
-        if name == "permute":
-            return replace(x, axes=tuple(x.axes[d] for d in listed(tuple(args))))
+        if name == "permute" and known:
+            return replace(x, axes=tuple(x.axes[d] for d in dims))
         channels_last = len(x.axes) == 3 and x.axes[-1] == "C"
-        sizes = listed(tuple(args))
-        rows = name in ("view", "reshape") and sizes in ((-1, width_of(x.steps)), (-1, Size("C")))
+        rows = name in ("view", "reshape") and dims in ((-1, width_of(x.steps)), (-1, Size("C")))
         if channels_last and (rows or (name == "flatten" and tuple(args) in ((0, 1), (0, -2)))):
             return replace(x, axes=(("R", *x.axes[:2]), "C"))
-        if (sequences := self.as_sequences(name, x, sizes)) is not None:
+        if (sequences := self.as_sequences(name, x, dims)) is not None:
             return sequences
         if name == "squeeze" and args and x.axes[-1] == "C" == axis_at(x, args[0]) and width_of(x.steps) == 1:
             return replace(x, axes=x.axes[:-1], squeezed=True)

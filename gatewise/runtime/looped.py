@@ -45,7 +45,10 @@ class LoopedWalk(NormedWalk):
     # What nodes stand for.
 
     def current(self, node: fx.Node) -> Any:
-        return self.settled(node, self.values.get(node))
+        """Its value, or, where nothing is known of it, the node itself: None would be an argument that was not given,
+        and out[:k] all of out."""
+        value = self.values.get(node)
+        return node if value is None else self.settled(node, value)
 
     def answer(self, node: fx.Node) -> Any:
         """The same for a state (h, c) as a whole."""

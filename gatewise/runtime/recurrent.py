@@ -27,6 +27,7 @@ from gatewise.runtime.steps import (
     Step,
     Unbound,
     Value,
+    part,
     with_last_step,
 )
 
@@ -71,7 +72,7 @@ class RecurrentWalk(LoopedWalk):
 
     def item(self, node: fx.Node, x: Any, index: Any) -> Any:
         if isinstance(x, tuple):
-            return x[index]
+            return part(x, index)
         if isinstance(x, LastStates):
             return self.last_state(node, x, index)
         if isinstance(x, OneStep):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.readers.values import all_constant
 
 POOLS = ("mean", "max", "sum")  # over time
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
@@ -214,6 +215,14 @@ def with_last_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def axis_at(x: Value, dim: Any) -> Any:
     """The axis that a dimension, counted from either end, stands for."""
     return x.axes[dim] if isinstance(dim, int) and -len(x.axes) <= dim < len(x.axes) else None
+
+
+def part(values: Any, at: Any) -> Any:
+    """x.shape[1], x.shape[:2], rnn(x)[0]; None where there is no such part, or it is not known which."""
+    if not isinstance(values, tuple):
+        return None
+    known = all_constant(at) if isinstance(at, slice) else at in range(-len(values), len(values))
+    return values[at] if known else None
 
 
 def width_of(steps: tuple[Step, ...]) -> int | None:

@@ -30,6 +30,20 @@ class TwoWays(nn.Module):
         return self.train_fc(out) if self.training else self.fc(out)
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda out, x: out.transpose(0, x.size(0)),
+        lambda out, x: out.flatten(0, x.size(0)),
+        lambda out, x: out.sum(0, keepdim=x.size(0)),
+    ],
+    ids=["transpose", "flatten", "keepdim"],
+)
+def test_a_dimension_that_only_a_call_knows_may_be_any(rule: Any) -> None:
+    model = Net(lambda m, x: m.fc(rule(m.rnn(x)[0], x)), rnn=nn.LSTM(E, H), fc=nn.Linear(H, 2))
+    assert "may mix its channels" in find_readers(model).exposed["rnn.l0"]
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_every_way_to_call_forward_counts(training: bool) -> None:
     """Whatever the mode while it is followed: a neuron that one way reads has a reader."""

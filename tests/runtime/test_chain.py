@@ -91,6 +91,17 @@ NOT_CHAINS: dict[str, tuple[Callable[..., Any], str]] = {
     "channels first": (lambda m, x: m.rnn(x)[0].transpose(1, 2), "the axes BCT"),
     "branch": (lambda m, x: m.rnn(x)[0] if x.sum() > 0 else x, "could not be traced"),
     "no layer": (lambda m, x: torch.relu(x), "must return one answer"),
+    "half of the batch": (
+        lambda m, x: m.rnn(x)[0][: x.size(0) // 2, -1],
+        r"the index \(slice\(None, floordiv, None\), -1\) is not the last time step",
+    ),
+    "some channels": (lambda m, x: m.rnn(x)[0][:, -1, : x.size(1) - 1], "is not the last time step"),
+    "axes that a size says": (
+        lambda m, x: m.rnn(x)[0].transpose(0, x.size(1) - 4),
+        "transpose.. is not a link",
+    ),
+    "no such axes": (lambda m, x: m.rnn(x)[0].permute(0, 1, 2, 3), "permute.. is not a link"),
+    "a part that a size says": (lambda m, x: m.rnn(x)[x.size(1) - 5], "must return one answer"),
 }
 
 
@@ -101,6 +112,40 @@ def test_what_is_not_a_chain(name: str) -> None:
     layers = {"one": nn.Linear(H, 1), "norm": nn.InstanceNorm1d(H), "pool": nn.AdaptiveAvgPool1d(1)}
     with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
         find_chain(lstm_net(rule, **layers).eval())
+
+
+class TakesANumber(nn.Module):
+    """A function of (net, x, number)"""
+
+    def __init__(self, rule: Callable[..., Any]) -> None:
+        super().__init__()
+        self.rule, self.rnn = rule, nn.LSTM(E, H, batch_first=True)
+
+    def forward(self, x: Any, k: Any) -> Any:
+        return self.rule(self, x, k)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda m, x, k: m.rnn(x)[0][:k, -1],
+        lambda m, x, k: m.rnn(x)[0].sum(1, keepdim=k),
+        lambda m, x, k: m.rnn(x)[0].max(1, k)[0],
+        lambda m, x, k: F.dropout(m.rnn(x)[0], 0.5, k),
+        lambda m, x, k: m.rnn(x)[0].sum(1) / x.size(k),
+    ],
+)
+def test_a_number_that_only_a_call_knows_is_not_one_that_was_left_out(rule: Callable[..., Any]) -> None:
+    with pytest.raises(ChainError, match="so the model is not a chain"):
+        find_chain(TakesANumber(rule))
+
+
+def test_sizes_by_a_slice() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        batch, steps = x.shape[:2]
+        return m.fc(m.rnn(x)[0].reshape(-1, H)).view(batch, steps, 2)
+
+    assert find_chain(lstm_net(forward)).output_axes == "BTC"
 
 
 def relu_in_place(m: Any, x: Any) -> Any:

@@ -84,6 +84,22 @@ def test_packed_sequences_beside_a_loop_are_refused() -> None:
         find_chain(Both())
 
 
+def test_a_part_of_the_batch_is_refused() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRUCell(I, H)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor | None:
+            h = None
+            for t in range(x.size(1)):
+                h = self.cell(x[: x.size(0) // 2, t], h)
+            return h
+
+    with pytest.raises(ChainError, match="it takes anything but one step of the input"):
+        find_chain(Half())
+
+
 def test_a_hook_in_a_loop_is_refused() -> None:
     model = looped(LOOPS["another_function"])
     model.gru.register_forward_hook(lambda module, given, h: 2 * h)

@@ -282,6 +282,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x, n: m.out(x * inside(x, n)[..., None])[:, -1],
         "mul.. before the first recurrent layer.*Leave",
     ),
+    "a list for the lengths": (
+        lambda m, x, n: masked(m, x, torch.tensor(n)).sum(1),
+        r"it makes a tensor of an argument, torch\.tensor\(lengths\) say",
+    ),
     "an index for a squeeze": (
         lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H))[:, 0],
         r"of a step with a time axis.*squeeze\(1\)",
