@@ -14,6 +14,20 @@ PACKAGE = Path(__file__).parents[1]
 # Who records.
 NOT_FORWARD = (str(Path(torch.__file__).parent), str(PACKAGE / "readers"), str(PACKAGE / "runtime"))
 LONGEST = 80  # characters of a line that are shown
+UNKNOWN_NUMBER = "a loop runs as often, or an index is as large, as an input says"
+# What Python and torch say about a tensor that is recorded, and what it means.
+MEANINGS = {
+    "cannot be interpreted as an integer": UNKNOWN_NUMBER,
+    "indices must be integers": UNKNOWN_NUMBER,
+    "'len' is not supported": "it asks for the len() of an input, or goes through it in reverse",
+    "control flow": "an `if` or `while` asks for a value or a size, which only a call knows",
+    "does not support item assignment": (
+        "it writes into a part of a tensor; masked_fill() and torch.where() give a new one"
+    ),
+    "torch.finfo()": "it asks for the type of a tensor; write torch.finfo(torch.float32)",
+    "array_interface__": "it makes a tensor of an argument, torch.tensor(lengths) say; let forward() take a tensor",
+    "cannot be given other data": "it gives a tensor other data",
+}
 
 
 def remember_line(node: fx.Node) -> None:
@@ -45,21 +59,8 @@ def why_not(error: Exception) -> str:
 def first_line(error: Exception) -> str:
     """What was raised, in a line."""
     said = str(error).strip()
-    if "cannot be interpreted as an integer" in said or "indices must be integers" in said:
-        return "a loop runs as often, or an index is as large, as an input says"
-    if said.startswith("'len' is not supported"):
-        return "it asks for the len() of an input, or goes through it in reverse"
-    if "control flow" in said:
-        return "an `if` or `while` asks for a value or a size, which only a call knows"
-    if "does not support item assignment" in said:
-        return "it writes into a part of a tensor; masked_fill() and torch.where() give a new one"
-    if said.startswith("torch.finfo()"):
-        return "it asks for the type of a tensor; write torch.finfo(torch.float32)"
-    if "array_interface__" in said:
-        return "it makes a tensor of an argument, torch.tensor(lengths) say; let forward() take a tensor"
-    if "cannot be given other data" in said:
-        return "it gives a tensor other data"
-    return said.splitlines()[0][:160] if said else type(error).__name__
+    meant = next((meaning for words, meaning in MEANINGS.items() if words in said), "")
+    return meant or (said.splitlines()[0][:160] if said else type(error).__name__)
 
 
 def shown(file: str, number: int) -> str:
