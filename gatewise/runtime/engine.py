@@ -164,10 +164,8 @@ class Engine:
 
     def _repeated_step(self, x: Array, state: EngineState) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
-        stage = self.stages[0]
-        if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not self._whole or self._squeezed:
-            return None
-        if self._pad is not None:
+        stage, as_it_is = self.stages[0], self._whole and not self._squeezed and self._pad is None
+        if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not as_it_is:
             return None
         batch, memory = state.batch, state.parts[0]
         answer = (batch, stage.width)

@@ -22,19 +22,7 @@ from gatewise.readers.values import listed
 from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Size, Value, way_out, width_of
 
 # Methods that leave whole numbers what they are, and types that hold them all.
-SAME_NUMBERS = (
-    "cpu",
-    "cuda",
-    "detach",
-    "contiguous",
-    "clone",
-    "long",
-    "int",
-    "float",
-    "to",
-    "type_as",
-    "tolist",
-)
+SAME_NUMBERS = "cpu cuda detach contiguous clone long int float to type_as tolist".split()
 TYPES = (torch.int64, torch.int32, torch.float32)
 COMPARISONS = ("lt", "le", "gt", "ge", "ne", "eq")
 # Which steps a comparison is true of.

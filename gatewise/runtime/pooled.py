@@ -64,10 +64,11 @@ class PooledWalk(MaskedWalk):
     def pooled(self, node: fx.Node | str, pool: str, x: Value) -> Value:
         if all(step.kind != "recurrent" for step in x.steps):
             raise self.refuse(node, f"the {pool} is not over steps of a recurrent layer")
+        why = f"the {pool} is over the padding behind sequences, too"
         if x.padding is None:
-            self.reads_padding(node, f"the {pool} is over the padding behind sequences, too", OWN_STEPS[pool])
+            self.reads_padding(node, why, OWN_STEPS[pool])
         elif not skips_padding(pool, x):
-            raise self.refuse(node, f"the {pool} is over the padding behind sequences, too", OWN_STEPS[pool])
+            raise self.refuse(node, why, OWN_STEPS[pool])
         axes = tuple(axis for axis in x.axes if axis != self.time)
         return Value((*x.steps, Step(pool)), axes, squeezed=x.squeezed)
 

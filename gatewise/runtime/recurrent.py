@@ -1,6 +1,8 @@
 """A recurrent layer in a chain, and what is read of it: every step, the last one, the state behind it.
 
-out, h_n = layer(x)    out[:, -1]    h_n[-1]    torch.cat([h_n[-2], h_n[-1]], 1)
+    out, h_n = layer(x)    out[:, -1]    h_n[-1]    torch.cat([h_n[-2], h_n[-1]], 1)
+
+Of sequences that were padded and not packed, the last step and state of all are those behind the padding.
 """
 
 from __future__ import annotations

@@ -105,9 +105,8 @@ class Value:
     steps: tuple[Step, ...]
     axes: tuple[Any, ...]
     squeezed: bool = False
-    padding: float | None = (
-        None  # behind the ends of sequences; NaN: whatever a layer made of zeros; None: anything
-    )
+    # Behind the ends of sequences; NaN: whatever a layer made of zeros; None: anything.
+    padding: float | None = None
     alike: bool = True  # the chain has the same there
     cut: bool = False  # its time ends with the longest sequence
     at: tuple[int, int] | None = None  # the loop and its step that it is of: it has no time of its own
