@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -36,17 +36,35 @@ def cell_of(module: nn.Module) -> Cell | None:
     return next(cells, None) if forward_is_known(module) else None
 
 
+# What a call of a layer goes through: whoever writes one of these anew may have changed the answer.
+CALLED = frozenset(
+    "forward __call__ _wrapped_call_impl _call_impl _slow_forward __getattr__ __getattribute__ "
+    "check_forward_args check_input check_hidden_size get_expected_hidden_size permute_hidden".split()
+)
+
+
 def forward_is_known(module: nn.Module) -> bool:
     """Whether a layer computes what its base class says, with the parameters it has.
 
-    A forward() of its own, in a subclass or in the instance, may do anything; weight_norm and spectral_norm make the
-    weights anew from others in every call.
+    A forward() or __call__() of its own, in a subclass or in the instance, may do anything; weight_norm and
+    spectral_norm make the weights anew from others in every call.
     """
-    if isinstance(module, torch.jit.ScriptModule) or "forward" in vars(module) or makes_weights(module):
+    if isinstance(module, torch.jit.ScriptModule) or makes_weights(module) or own_call(module):
         return False
     forward = type(module).forward
     known: tuple[type[nn.Module], ...] = (*TORCH_CELLS, nn.Linear, nn.Embedding)
     return forward.__module__.startswith("gatewise.") or any(forward is kind.forward for kind in known)
+
+
+def own_call(module: nn.Module) -> str | None:
+    """What a layer has of its own, in its class or instance, among that which its call goes through."""
+    kinds = type(module).__mro__
+    own = vars(module).keys() & CALLED
+    for kind in kinds:
+        if not kind.__module__.startswith(("gatewise.", "torch.", "builtins")):
+            written = vars(kind).keys() & CALLED
+            own |= {name for name in written if next(k for k in kinds if name in vars(k)) is kind}
+    return min(own, default=None)
 
 
 def makes_weights(module: nn.Module) -> bool:
@@ -73,7 +91,7 @@ def why_not_recurrent(module: nn.Module) -> str | None:
         return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
     ours = isinstance(getattr(module, "cell", None), Cell) and hasattr(module, "hidden_size")
     if (ours or isinstance(module, tuple(TORCH_CELLS))) and not forward_is_known(module):
-        own = f"{type(module).__name__} has a forward() of its own"
+        own = f"{type(module).__name__} has a {own_call(module) or 'forward'}() of its own"
         return "a hook makes its weights" if makes_weights(module) else own
     if is_quantized(module) and hasattr(module, "hidden_size"):
         return (
@@ -183,11 +201,23 @@ def gate_activation_of(module: nn.Module) -> str:
 def check_finite(model: nn.Module) -> None:
     """NaN and infinite weights are refused by name: they would count as live and poison every sum."""
     if (name := broken_parameter(model)) is not None:
-        finite = torch.isfinite(model.get_parameter(name))
-        raise ValueError(
-            f"{name}: {int((~finite).sum())} of {finite.numel()} values are NaN or infinite. Load the last good "
-            "checkpoint, or lower the learning rate."
-        )
+        values = broken_values(model.get_parameter(name))
+        raise ValueError(f"{name}: {values}. Load the last good checkpoint, or lower the learning rate.")
+    with at_rest(model), torch.no_grad():
+        for path, module in model.named_modules():
+            for name in getattr(module, "parametrizations", ()) if is_parametrized(module) else ():
+                if values := broken_values(getattr(module, name)):
+                    raise ValueError(
+                        f"{path}.{name}: {values}, made by its parametrisation of parameters that are finite: "
+                        "weight_norm of a row of zeros divides by zero. Make it permanent and set them to zero: "
+                        "torch.nn.utils.parametrize.remove_parametrizations, nan_to_num_."
+                    )
+
+
+def broken_values(tensor: Tensor) -> str:
+    """`3 of 8 values are NaN or infinite`; empty if none is."""
+    broken = int((~torch.isfinite(tensor)).sum())
+    return f"{broken} of {tensor.numel()} values are NaN or infinite" if broken else ""
 
 
 def broken_parameter(model: nn.Module) -> str | None:

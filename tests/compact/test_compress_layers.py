@@ -63,6 +63,57 @@ def test_layers_with_a_forward_of_their_own_stay() -> None:
     same(small, model, X)
 
 
+class Called(nn.Linear):
+    def __call__(self, input: Tensor) -> Tensor:
+        return super().__call__(input) / 2
+
+
+class Looked(nn.Embedding):
+    def _call_impl(self, *args: Any) -> Any:
+        return 3 * super()._call_impl(*args)
+
+
+class Clipped(nn.LSTM):
+    def __call__(self, input: Tensor, hx: Any = None) -> Any:
+        out, state = super().__call__(input, hx)
+        return out.clamp(-0.01, 0.01), state
+
+
+class Halving(nn.Module):
+    def __call__(self, *args: Any) -> Any:
+        return super().__call__(*args) / 2
+
+
+class Mixed(nn.Linear, Halving):
+    """Linear comes first, yet the call is that of the mixin."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fc", [Called, Mixed])
+def test_layers_with_a_call_of_their_own_stay(fc: type[nn.Linear]) -> None:
+    """What comes before or after forward() is part of the answer, whichever step of the call does it."""
+    model = tagger(nn.LSTM(3, 4), fc(4, 2), Looked(5, 3)).eval()
+    model.fc.weight[:, 0] = model.rnn.weight_hh_l0[:, 0] = 0
+    ids = torch.tensor([[0, 1], [4, 2]])
+    with pytest.warns(UserWarning, match="keeps 1 neuron that"):
+        small = gw.compress(model)
+    same(small, model, ids)
+    assert (type(small.fc), type(small.emb)) == (fc, Looked)
+    sparse = copy.deepcopy(model)
+    gw.Variational(sparse, n_train=10, layers=["rnn"])
+    with pytest.raises(ValueError, match="'fc' is of type"):
+        gw.Variational(copy.deepcopy(model), n_train=10, layers=["rnn", "fc"])
+
+
+@torch.no_grad()
+def test_a_recurrent_layer_with_a_call_of_its_own_stays_and_is_named() -> None:
+    model = tagger(Clipped(3, 4)).eval()
+    with pytest.warns(UserWarning, match=r"rnn stays as it is \(Clipped has a __call__\(\) of its own\)"):
+        same(gw.compress(model), model, X)
+    with pytest.raises(ValueError, match=r"rnn: Clipped has a __call__\(\) of its own, so it cannot be"):
+        gw.GroupLasso(model, "W")
+
+
 @torch.no_grad()
 def test_recurrent_layers_without_gates_stay_and_are_named() -> None:
     model = tagger(nn.RNN(3, 4)).eval()
@@ -98,6 +149,18 @@ def test_torchs_attention_keeps_its_inner_layers() -> None:
     model = Net(lambda n, x: n.own(n.rnn(x)[0]), rnn=nn.LSTM(3, 4), own=Own(4, 1, 6, batch_first=True)).eval()
     model.own.linear1.weight[:, 0] = model.own.linear2.weight[:, 1] = 0
     same(gw.compress(model), model, X)
+
+
+@torch.no_grad()
+def test_computed_weights_that_are_not_finite_are_refused() -> None:
+    """weight_norm of a row of zeros is 0 / 0: parameters are finite, the weight is not, and NaN looks live."""
+    for layer, weight in (("rnn", "weight_hh_l0"), ("fc", "weight")):
+        model = tagger(nn.LSTM(3, 4)).eval()
+        parametrizations.weight_norm(model.get_submodule(layer), weight)
+        model.get_parameter(f"{layer}.parametrizations.{weight}.original1")[0] = 0
+        for refused in (gw.compress, gw.measure, lambda m: gw.GroupLasso(m, "W")):
+            with pytest.raises(ValueError, match=f"{layer}.{weight}: 4 of .* made by its parametrisation"):
+                refused(model)
 
 
 @torch.no_grad()
