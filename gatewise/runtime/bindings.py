@@ -279,6 +279,15 @@ def layer_norm(y: Floats, eps: float, isa: str | None = None) -> None:  # (..., 
     kernels_of(isa).contents.layer_norm(y.size // max(y.shape[-1], 1), y.shape[-1], eps, y.ctypes.data)
 
 
+def _check_memory(name: str, array: Any, dtype: type[np.generic], items: int) -> None:
+    """What Network.run checks of a buffer; a kernel that is called by address trusts it."""
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise TypeError(f"{name}: expected {dtype.__name__} in one piece, got {kind}")
+    if array.size != items:
+        raise ValueError(f"{name}: expected {items} items, got {array.size}")
+
+
 @cache
 def _pool_kernel() -> Any:
     kernel = library().gw_pool
@@ -299,6 +308,10 @@ def pool(
 ) -> None:
     """Mean, maximum or sum over the steps of every sequence, and over those of earlier calls, as in network.h."""
     batch, width = y.shape
+    _check_memory("x", x, np.float32, steps * batch * width)
+    _check_memory("state", state, np.float32, batch * (1 + width))
+    if lengths is not None:
+        _check_memory("lengths", lengths, np.int32, batch)
     strides = (width, steps * width) if batch_first else (batch * width, width)
     memory = map(_address, (lengths, state, y))
     _pool_kernel()(FINAL.index(name), steps, batch, width, _address(x), *strides, *memory, width)

@@ -250,7 +250,8 @@ class Engine:
         return sizes
 
     def _lengths(self, lengths: Any, batch: int, steps: int) -> Array:
-        sizes = np.asarray(lengths)
+        # A copy, then checks: kernels run without the GIL, and another thread may write into the caller's array.
+        sizes = np.asarray(lengths).copy()
         if sizes.shape != (batch,) or sizes.dtype.kind not in "iu":
             raise ValueError(
                 f"lengths: expected an integer for each of {batch} sequences, got {sizes.dtype} {sizes.shape}."

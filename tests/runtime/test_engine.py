@@ -84,6 +84,22 @@ def test_lengths(case: Case, data: Any) -> None:
         torch.testing.assert_close(own, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("order", ["rising", "falling", "drawn", "equal"])
+def test_many_lengths_in_any_order(order: str) -> None:
+    """The kernels sort sequences by length: whatever order they come in, each gets the answer it has alone."""
+    lengths = {
+        "rising": torch.arange(1, 601) // 7,
+        "falling": torch.arange(600, 0, -1) // 7,
+        "drawn": torch.randint(0, 86, (600,)),
+        "equal": torch.full((600,), 3),
+    }[order]
+    engine, x = gw.Engine(nn.LSTM(1, 1)), torch.randn(86, 600, 1)
+    answer, _ = engine(x, lengths=lengths)
+    for b in range(0, 600, 37):
+        alone, _ = engine(x[:, b : b + 1], lengths=lengths[b : b + 1])
+        torch.testing.assert_close(answer[:, b : b + 1], alone)
+
+
 @given(case=packed_chains(), lengths=three_lengths)
 def test_packing(case: Case, lengths: Tensor) -> None:
     """A forward() that packs: its answer at every position, those behind the ends too, and for as many of them."""

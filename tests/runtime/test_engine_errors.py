@@ -137,6 +137,26 @@ def test_lengths_beyond_32_bits_are_refused() -> None:
             engine(np.zeros((5, 2, 3), np.float32), lengths=np.array([5, far], np.uint64))
 
 
+def test_lengths_are_the_engine_s_own() -> None:
+    """Kernels read them without the GIL: what another thread writes into the caller's array must not reach them."""
+    engine, given = gw.Engine(nn.LSTM(3, 4)), np.array([5, 2], np.int32)
+    assert not np.shares_memory(engine._lengths(given, 2, 5), given)
+
+
+@pytest.mark.parametrize("take", ["mean", "mean of answers"])
+@pytest.mark.parametrize(
+    "change", [lambda part: part[:-1], lambda part: part.astype(np.float64), lambda part: part.tolist()]
+)
+def test_a_state_that_someone_changed_is_refused(take: str, change: Any) -> None:
+    """By a network and by a pool of its own: a kernel would read past its end."""
+    case = build(5, {**WORDS, "take": take})
+    engine = gw.Engine(case.small)
+    _, state = engine(case.x)
+    state.parts = (*state.parts[:-1], change(state.parts[-1]))
+    with pytest.raises((TypeError, ValueError), match=r"expected|bytes-like"):
+        engine(case.x, state)
+
+
 def test_a_word_error_leaves_the_stream_as_it_was() -> None:
     case = build(6, WORDS)
     engine = gw.Engine(case.small)

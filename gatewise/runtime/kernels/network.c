@@ -88,17 +88,39 @@ size_t gw_network_scratch(const gw_network *net, const gw_call *call) {
     return shared_scratch(net, call) + (size_t)n_parts(call) * part_scratch(net, call->steps, largest_part(call));
 }
 
-/* Longest first, equals in their order. */
-static void sort_by_length(int32_t n, const int32_t *lengths, int32_t *order, int32_t *sorted) {
-    for (int32_t b = 0; b < n; b++) {
-        int32_t at = b;
-        for (; at > 0 && sorted[at - 1] < lengths[b]; at--) {
-            sorted[at] = sorted[at - 1];
-            order[at] = order[at - 1];
-        }
-        sorted[at] = lengths[b];
-        order[at] = b;
+/* Whether sequence a comes after b: shorter, or as long and later. No two are equal, so any sort keeps equals in
+ * their order. */
+static int comes_after(const int32_t *lengths, int32_t a, int32_t b) {
+    return lengths[a] < lengths[b] || (lengths[a] == lengths[b] && a > b);
+}
+
+/* Lets order[at] sink in a heap of n whose root comes last of all. */
+static void sink(int32_t *order, int32_t at, int32_t n, const int32_t *lengths) {
+    const int32_t moved = order[at];
+    for (int32_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
+        if (child + 1 < n && comes_after(lengths, order[child + 1], order[child])) child++;
+        if (!comes_after(lengths, order[child], moved)) break;
+        order[at] = order[child];
+        at = child;
     }
+    order[at] = moved;
+}
+
+/* Longest first, equals in their order: a heap sort, which needs no memory and n log n steps whatever comes. */
+static void sort_by_length(int32_t n, const int32_t *lengths, int32_t *order, int32_t *sorted) {
+    int falling = 1; /* as packed sequences come */
+    for (int32_t b = 0; b < n; b++) {
+        order[b] = b;
+        falling &= b == 0 || lengths[b - 1] >= lengths[b];
+    }
+    for (int32_t at = falling ? 0 : n / 2; at-- > 0;) sink(order, at, n, lengths);
+    for (int32_t end = falling ? 0 : n - 1; end > 0; end--) {
+        const int32_t last = order[0];
+        order[0] = order[end];
+        order[end] = last;
+        sink(order, 0, end, lengths);
+    }
+    for (int32_t b = 0; b < n; b++) sorted[b] = lengths[order[b]];
 }
 
 /* h (n, width) of the top level's last state. */

@@ -8,8 +8,9 @@
 
 size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *ids, int32_t *words) {
     for (size_t j = 0; j < n; j++) {
-        if (ids[j] < 0 || ids[j] >= n_words) return j;
-        words[j] = remap ? remap[ids[j]] : (int32_t)ids[j];
+        const int64_t id = ids[j]; /* read once: another thread may write meanwhile */
+        if (id < 0 || id >= n_words) return j;
+        words[j] = remap ? remap[id] : (int32_t)id;
     }
     return n;
 }
