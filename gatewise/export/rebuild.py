@@ -15,6 +15,8 @@ from gatewise.layout import Cell
 from gatewise.nn import GRU, LSTM, Recurrent
 from gatewise.nn.lookup import SINGLE_STEP, cell_of
 from gatewise.sparsify.layers import (
+    UPDATES,
+    Posterior,
     VariationalCell,
     VariationalEmbedding,
     VariationalLinear,
@@ -63,7 +65,10 @@ def build(fields: Fields, tensors: Tensors, old: nn.Module | None = None) -> nn.
         layer: type[Recurrent] = fields["dense"]
         return layer(**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
     _, _, make = KINDS[fields["kind"]]
-    return make(fields, tensors)
+    new = make(fields, tensors)
+    if isinstance(old, Posterior) and isinstance(new, Posterior):
+        new.go_on_counting(old)
+    return new
 
 
 def compact_linear(fields: Fields, tensors: Tensors) -> nn.Module:
@@ -146,7 +151,10 @@ def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
     """Means, log sigmas and group variables are those that were saved."""
     new.become_posterior(*(fields[name] for name in POSTERIOR))
     for name, tensor in tensors.items():
-        new.register_parameter(name, nn.Parameter(torch.zeros_like(tensor)))
+        if name != UPDATES:
+            new.register_parameter(name, nn.Parameter(torch.zeros_like(tensor)))
+    if UPDATES in tensors:
+        new.count_updates()
     assert isinstance(new, nn.Module)
     return new
 

@@ -17,6 +17,7 @@ from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_mo
 from gatewise.sparsify.dispatch import sample_and_kl
 from gatewise.sparsify.layers import (
     LOG_SIGMA,
+    UPDATES,
     Posterior,
     RecurrentPosterior,
     VariationalCell,
@@ -93,7 +94,6 @@ class Variational:
         check_convertible(chosen, graph, vocabulary)
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
         self.form, self.warm_up = KL_FORMS[kl], warm_up
-        self.steps = torch.zeros((), device=next(model.parameters()).device)
         self._kl: tuple[Tensor, list[int]] | None = None
         noises = linear_noises(linear_noise, chosen)
         position = batch_dim if batch_dim is not None else found_batch_dim(chosen, noise, noises, vocabulary)
@@ -111,9 +111,17 @@ class Variational:
             if isinstance(new, VariationalEmbedding) and name in vocabulary:
                 new.add_scale("word_scale", new.weight, (new.weight.shape[0],), log_sigma)
             replace_module(model, dense, new.train(dense.training))
+        first = next(iter(chosen))
+        self.counter = joined(first, UPDATES)
+        model.get_submodule(first).count_updates(warm_up is not None)  # type: ignore[operator]
         self._watch = Watch(model)
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
+
+    @property
+    def steps(self) -> Tensor:
+        """Updates so far: a buffer of the model, `counter` in its state_dict."""
+        return self.model.get_buffer(self.counter)
 
     def penalty(self) -> Tensor:
         """KL / n_train, times the warm-up weight if there is one.
@@ -144,7 +152,7 @@ class Variational:
         Warns once when for some hundred updates nothing of a layer was above the threshold, or no optimizer has the
         parameters that were added.
         """
-        self.steps += 1
+        self.steps.add_(1)
         if torch.compiler.is_compiling():
             return
         empty = self._watch.update()
@@ -166,7 +174,7 @@ class Variational:
             )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """How far the warm-up is; everything else is in the model's."""
+        """How far the warm-up is, which the model's state_dict says as well."""
         return {"steps": self.steps.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

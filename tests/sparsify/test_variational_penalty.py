@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from networks import LanguageModel
 from noisy import Checkpointed, close, gradients, naive_kl, noisy
+
+import gatewise as gw
 
 
 @pytest.mark.parametrize("form", ["authors", "molchanov"])
@@ -77,14 +80,57 @@ def test_warm_up() -> None:
     assert weights == pytest.approx([0, 0, 0, 0.5, 1, 1])
 
 
-def test_a_warm_up_goes_on_where_it_was() -> None:
+def warmed(updates: int) -> tuple[Checkpointed, gw.Variational]:
     model = Checkpointed()
-    before = noisy(model, warm_up=(0, 10))
-    for _ in range(4):
-        before.step()
-    other = Checkpointed()
-    after = noisy(other, warm_up=(0, 10))
+    sparsifier = noisy(model, warm_up=(0, 10))
+    for _ in range(updates):
+        sparsifier.step()
+    return model, sparsifier
+
+
+def test_a_warm_up_goes_on_where_it_was() -> None:
+    """The count is part of the model's state_dict, as people save it; the sparsifier's own says the same."""
+    (model, before), (other, after) = warmed(4), warmed(0)
+    assert model.state_dict()[before.counter] == 4
     other.load_state_dict(model.state_dict())
-    after.load_state_dict(before.state_dict())
     close(after.penalty(), before.penalty())
     assert before.penalty() != 0
+    again, third = warmed(0)
+    third.load_state_dict(before.state_dict())
+    assert third.steps == again.state_dict()[third.counter] == 4
+
+
+def test_casting_a_model_does_not_change_the_count() -> None:
+    """bfloat16 has no 257."""
+    model, sparsifier = warmed(257)
+    model.bfloat16()
+    assert sparsifier.steps == 257
+
+
+def test_files_from_before_the_count_load() -> None:
+    """They keep the count that is there, and say so; a dense file and a run without warm-up have nothing to say."""
+    (model, before), (other, after) = warmed(4), warmed(3)
+    old = {name: tensor for name, tensor in model.state_dict().items() if name != before.counter}
+    with pytest.warns(
+        UserWarning, match=r"update_count is not in .* goes on from update 3.*steps\.fill_\(n\)"
+    ):
+        other.load_state_dict(old)
+    assert after.steps == 3
+    other.load_state_dict(Checkpointed().state_dict())
+    plain = Checkpointed()
+    noisy(plain)
+    plain.load_state_dict(old)
+
+
+def test_the_count_is_saved_and_loaded(tmp_path: Path) -> None:
+    """gw.save, too, and a file of it from before the count."""
+    (model, _), (other, after) = warmed(4), warmed(0)
+    gw.save(model, tmp_path)
+    gw.load(tmp_path, into=other)
+    assert after.steps == 4
+    with torch.no_grad():
+        del model.get_submodule(after.counter.rpartition(".")[0])._buffers["update_count"]
+    gw.save(model, tmp_path)
+    with pytest.warns(UserWarning, match="goes on from update 4"):
+        gw.load(tmp_path, into=other)
+    assert "update_count" not in "".join(gw.compress(other.eval()).state_dict())

@@ -313,8 +313,6 @@ class Run:
         }
         if self.device.type == "cuda":
             content["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        if isinstance(self.sparsifier, Variational):
-            content["sparsifier_steps"] = self.sparsifier.steps
         save_checkpoint(path, content)
         self.saved_at = time.perf_counter()
         self.saved_position = f"{path}, at {self.place}"
@@ -323,6 +321,11 @@ class Run:
         path = self.options.out / CHECKPOINT
         refuse_other_recipe(content["recipe"], self.recipe, path)
         refuse_other_data(content["data"], content.get("digest"), self.about, self.digest, path)
+        if isinstance(self.sparsifier, Variational) and "sparsifier_steps" in content:
+            for state in filter(
+                None, (content["model"], content["best"])
+            ):  # early files have the count apart
+                state.setdefault(self.sparsifier.counter, content["sparsifier_steps"])
         self.position = Position(**content["position"])
         self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
         self.model.load_state_dict(content["model"])
@@ -334,8 +337,6 @@ class Run:
         if self.step.state is not None:
             for part, value in zip(self.step.state.parts, content["state"]):
                 part.copy_(value)
-        if isinstance(self.sparsifier, Variational):
-            self.sparsifier.steps.copy_(content["sparsifier_steps"])
         torch.set_rng_state(content["rng"])
         if self.device.type == "cuda" and "cuda_rng" in content:
             torch.cuda.set_rng_state(content["cuda_rng"], self.device)
