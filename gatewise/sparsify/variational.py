@@ -27,6 +27,7 @@ from gatewise.sparsify.layers import (
     is_variational,
 )
 from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
+from gatewise.sparsify.ranks import Agreement, check_not_wrapped, enter_own_noise
 from gatewise.sparsify.watch import EVERY, IN_A_ROW, Watch, is_capturing, never_moved
 from gatewise.structure import Structure
 
@@ -92,6 +93,7 @@ class Variational:
         chosen = without_frozen(chosen_modules(model, (nn.Linear, nn.Embedding), layers), layers is not None)
         graph = find_readers(model, readers)
         check_convertible(chosen, graph, vocabulary)
+        check_not_wrapped(model, chosen.values())
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
         self.form, self.warm_up = KL_FORMS[kl], warm_up
         self._kl: tuple[Tensor, list[int]] | None = None
@@ -114,7 +116,8 @@ class Variational:
         first = next(iter(chosen))
         self.counter = joined(first, UPDATES)
         model.get_submodule(first).count_updates(warm_up is not None)  # type: ignore[operator]
-        self._watch = Watch(model)
+        self._watch, self._ranks = Watch(model), Agreement(model)
+        self._common: Tensor | None = None  # random numbers that the ranks share, while they are not in use
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
 
@@ -156,6 +159,7 @@ class Variational:
         if torch.compiler.is_compiling():
             return
         empty = self._watch.update()
+        self._ranks.check(self._watch.updates)
         if self._watch.updates == EVERY and not is_capturing() and never_moved(self._parameters()[1]):
             warnings.warn(
                 f"In {EVERY} updates no log sigma has moved: the optimizer does not have them, so nothing will "
@@ -213,6 +217,8 @@ class Variational:
             layer.in_batch = True
         if not any(layer.training for layer in layers):
             return
+        self._come_back()
+        self._common = enter_own_noise(next(layers[0].parameters()).device)
         means, log_sigmas = self._parameters()
         samples, total = sample_and_kl(means, log_sigmas, self.form)
         by_mean = {id(mean): sample for mean, sample in zip(means, samples)}
@@ -232,6 +238,15 @@ class Variational:
         for layer in model.modules():
             if isinstance(layer, Posterior):
                 layer.in_batch, layer.thresholded = False, {}
+        if self._common is not None:
+            self._come_back()
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _come_back(self) -> None:
+        """To the random numbers that the ranks share."""
+        if self._common is not None:
+            torch.set_rng_state(self._common)
+        self._common = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kl": None}  # part of a graph

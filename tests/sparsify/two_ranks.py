@@ -1,0 +1,97 @@
+"""Two processes that train one model: each writes what it saw to a file. `python two_ranks.py RANK FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from networks import Classifier
+
+import gatewise as gw
+
+RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
+
+
+def made(**options: Any) -> tuple[nn.Module, gw.Variational]:
+    torch.manual_seed(0)
+    model = Classifier(hidden=3)
+    return model, gw.Variational(model, n_train=100, **options)
+
+
+def train(model: nn.Module, trained: nn.Module, sparsifier: gw.Variational, updates: int) -> str:
+    """Each rank on texts of its own; what step() raised, if it did."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    data = torch.Generator().manual_seed(RANK)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        loss = trained(torch.randint(9, (4, 2), generator=data)).square().mean()
+        (loss + sparsifier.penalty()).backward()
+        optimizer.step()
+        try:
+            sparsifier.step()
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+def refusal(wrapped: DistributedDataParallel, inner: bool) -> str:
+    try:
+        gw.Variational(wrapped.module if inner else wrapped, n_train=100)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def too_early() -> dict[str, Any]:
+    wrapped = DistributedDataParallel(Classifier())
+    return {"outer": refusal(wrapped, False), "inner": refusal(wrapped, True)}
+
+
+def thrown_away() -> dict[str, Any]:
+    """One that wrapped the model and is gone is no reason to refuse."""
+    model = Classifier()
+    DistributedDataParallel(model)
+    gw.Variational(model, n_train=100)
+    return {}
+
+
+def right() -> dict[str, Any]:
+    model, sparsifier = made()
+    error = train(model, DistributedDataParallel(model), sparsifier, 12)
+    weights = {name: p.tolist() for name, p in model.named_parameters()}
+    torch.manual_seed(5)
+    draws = [model(torch.zeros(4, 2, dtype=torch.int64)).tolist() for _ in range(2)]
+    return {"error": error, "weights": weights, "draws": draws, "outside": torch.rand(3).tolist()}
+
+
+def forgotten() -> dict[str, Any]:
+    """Someone averages the gradients of all but the parameters that were added."""
+    model, sparsifier = made(levels="W")
+    added = [name for name, _ in model.named_parameters() if name.endswith("log_sigma")]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, added)
+    wrapped = DistributedDataParallel(model)
+    error = train(model, wrapped, sparsifier, 10)
+    dist.barrier()
+    return {"error": error}
+
+
+def independent() -> dict[str, Any]:
+    model, sparsifier = made()
+    return {"error": train(model, model, sparsifier, 12)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'meeting'}", rank=RANK, world_size=2)
+    parts = (too_early, thrown_away, right, forgotten, independent)
+    (FOLDER / f"{RANK}.json").write_text(json.dumps({part.__name__: part() for part in parts}))
+    dist.barrier()
+    dist.destroy_process_group()
