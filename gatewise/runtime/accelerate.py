@@ -14,6 +14,7 @@ from gatewise.compact import CompactRecurrent, compacted
 from gatewise.layout import State
 from gatewise.nn.lookup import replace_module
 from gatewise.runtime.bindings import Network, check_threads, native
+from gatewise.runtime.contents import Contents
 from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
 from gatewise.runtime.stages import pack
 
@@ -39,14 +40,15 @@ def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     return fast
 
 
-BUILT = ("network", "columns", "read", "versions")
+BUILT = ("network", "columns", "read")
 
 
 class EngineRecurrent(CompactRecurrent):
     """A compact stack whose sequences run in C; states and outputs as `CompactRecurrent` has them.
 
-    The kernels read a copy of the weights. It is made again when a parameter is replaced or changed in place; what is
-    written through `.data` torch does not tell. Saved and loaded it is the compact stack, to be accelerated again.
+    The kernels read a copy of the weights. It is made again when a parameter is replaced or changed, also through
+    `.data` or NumPy, of which torch does not tell: see `Contents`. Saved and loaded it is the compact stack, to be
+    accelerated again.
     """
 
     saved_as = CompactRecurrent
@@ -66,17 +68,12 @@ class EngineRecurrent(CompactRecurrent):
             [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
         self.columns = torch.from_numpy(narrower.channels.kept)
-        self.read = self._weights()
-        self.versions = [weight._version for weight in self.read]  # changed in place how often
+        self.read = Contents(self._weights())
 
     def _weights(self) -> list[Tensor]:
-        """As parameters() has them, without its walk through the modules: every call asks."""
-        return [p for layer in self.layers for p in layer._parameters.values() if p is not None]
-
-    def _is_current(self) -> bool:
-        now = self._weights()
-        same = len(now) == len(self.read) and all(a is b for a, b in zip(now, self.read))
-        return same and self.versions == [weight._version for weight in now]
+        """Parameters and z_h, without a walk through the modules: every call asks."""
+        parts = ((*layer._parameters.values(), layer._buffers["neuron_scale"]) for layer in self.layers)
+        return [part for parts_of_layer in parts for part in parts_of_layer if part is not None]
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in BUILT}
@@ -106,7 +103,7 @@ class EngineRecurrent(CompactRecurrent):
     ) -> tuple[Tensor, State]:
         if mask is not None or not x.numel():  # the kernels know lengths, not masks, and no empty batch
             return super()._run(x, state, sizes, order, mask)
-        if not self._is_current():
+        if not self.read.same(self._weights(), len(x) if sizes is None else len(sizes)):
             self._build()
         lengths = None
         if sizes is not None:

@@ -107,6 +107,64 @@ def test_accelerated_layers_follow_their_parameters() -> None:
     torch.testing.assert_close(fast(case.x), no_grad(case.small, case.x), **CLOSE)
 
 
+def written_through_data(p: Tensor) -> None:
+    p.data.mul_(0.5)
+
+
+def given_other_data(p: Tensor) -> None:
+    p.data = 0.5 * p.data
+
+
+def written_in_numpy(p: Tensor) -> None:
+    p.detach().numpy()[...] *= 0.5
+
+
+def one_entry(p: Tensor) -> None:
+    p.data.flatten()[-1:].add_(1)
+
+
+@pytest.mark.parametrize("write", [written_through_data, given_other_data, written_in_numpy, one_entry])
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_accelerated_layers_notice_what_torch_does_not_count(write: Any, cell: Any) -> None:
+    """Weights that were written past torch's count of changes, tensor by tensor, z_h included."""
+    slow = gw.compress(cell(3, 4, 2))
+    fast: Any = gw.accelerate(slow)
+    x = torch.randn(5, 2, 3)
+    fast(x)
+    pairs = zip(slow.layers, fast.layers)
+    names = ["weight_ih", "weight_hh", "bias", "bias_gated", "neuron_scale"]
+    for one, name in [(pair, name) for pair in pairs for name in names]:
+        if getattr(one[0], name) is not None:
+            for layer in one:
+                write(getattr(layer, name))
+            torch.testing.assert_close(fast(x), no_grad(slow, x), **CLOSE)
+
+
+def test_large_layers_notice_single_entries_within_a_round() -> None:
+    """A lone step of a large network looks at a part of it; steps enough for a whole look see all at once."""
+    slow = gw.compress(nn.LSTM(100, 200))
+    fast: Any = gw.accelerate(slow)
+    blocks = len(fast.read.blocks)
+    assert blocks > 8
+    x = torch.randn(1, 1, 100)
+    for one in (slow, fast):
+        one.layers[0].weight_hh.data[-1] = 3.0
+    answers = [fast(x, (torch.ones(1, 1, 200),) * 2)[0] for _ in range(blocks)]
+    torch.testing.assert_close(answers[-1], no_grad(slow, x, (torch.ones(1, 1, 200),) * 2)[0], **CLOSE)
+    long = torch.randn(2 * blocks, 1, 100)
+    for one in (slow, fast):
+        one.layers[0].weight_hh.data[0] = -3.0
+    torch.testing.assert_close(fast(long), no_grad(slow, long), **CLOSE)
+
+
+def test_looking_rebuilds_nothing_without_a_change() -> None:
+    fast: Any = gw.accelerate(gw.compress(nn.GRU(30, 70, 2, bidirectional=True)))
+    network = fast.network
+    for steps in (1, 1, 7, 40):
+        fast(torch.randn(steps, 3, 30))
+    assert fast.network is network
+
+
 def test_accelerated_layers_follow_new_parameters() -> None:
     model = gw.compress(nn.GRU(3, 4))
     fast = gw.accelerate(model)
