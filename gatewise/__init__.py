@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from gatewise.report import Report, measure
     from gatewise.runtime.accelerate import accelerate
     from gatewise.runtime.engine import Engine
-    from gatewise.sparsify import GroupLasso, Variational
+    from gatewise.sparsify import GroupLasso, Refit, Variational
     from gatewise.structure import Structure
 
 __all__ = [
     "Engine",
     "GroupLasso",
+    "Refit",
     "Report",
     "Structure",
     "Variational",
@@ -36,7 +37,7 @@ HOMES = {
     "gatewise.report": ("Report", "measure"),
     "gatewise.runtime.accelerate": ("accelerate",),
     "gatewise.runtime.engine": ("Engine",),
-    "gatewise.sparsify": ("GroupLasso", "Variational"),
+    "gatewise.sparsify": ("GroupLasso", "Refit", "Variational"),
     "gatewise.structure": ("Structure",),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from gatewise.nn.lookup import (
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import block_name, find_blocks
 from gatewise.readers.values import leaves
-from gatewise.sparsify.variational import Variational
+from gatewise.sparsify.settled import drop_hooks, of_sparsifier
 from gatewise.structure import Structure, reachable, read_at_all
 from gatewise.wording import counted
 
@@ -217,18 +217,6 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
             left.append(f"{owner} stays as it is (forward() uses {raw} past the layer)")
     if left:
         warnings.warn(f"{'; '.join(left)}{advice}.", stacklevel=3)
-
-
-def drop_hooks(root: nn.Module, unwanted: Callable[[object], bool]) -> None:
-    """Hooks of the sparsifier and of torch's pruning act on parameters that are no longer there."""
-    for module in root.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [key for key, hook in hooks.items() if unwanted(hook)]:
-                del hooks[key]
-
-
-def of_sparsifier(hook: object) -> bool:
-    return isinstance(getattr(hook, "__self__", None), Variational)
 
 
 def of_pruning(hook: object) -> bool:

@@ -13,7 +13,7 @@ from gatewise.compact.plan import EmbeddingPlan, LinearPlan, RecurrentPlan
 from gatewise.compact.recurrent import OPTIONS
 from gatewise.layout import Cell
 from gatewise.nn import GRU, LSTM, Recurrent
-from gatewise.nn.lookup import SINGLE_STEP, cell_of
+from gatewise.nn.lookup import SINGLE_STEP, cell_of, ending, places_of
 from gatewise.sparsify.layers import (
     UPDATES,
     Posterior,
@@ -22,6 +22,7 @@ from gatewise.sparsify.layers import (
     VariationalLinear,
     VariationalRecurrent,
 )
+from gatewise.sparsify.settled import SettledCell, SettledRecurrent
 
 Fields = Mapping[str, Any]
 Tensors = Mapping[str, Tensor]  # of one layer, by their names inside it
@@ -159,6 +160,31 @@ def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
     return new
 
 
+def settled_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
+    dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, device="meta")
+    return settled(SettledRecurrent.convert(dense), tensors)
+
+
+def settled_cell(fields: Fields, tensors: Tensors) -> nn.Module:
+    cell = fields["dense"].cell
+    dense = SINGLE_STEP[cell.name](**{name: fields[name] for name in CELL}, device="meta")
+    dense.cell = cell
+    return settled(SettledCell.convert(dense), tensors)
+
+
+def settled(new: nn.Module, tensors: Tensors) -> nn.Module:
+    """Parameters, and z_h where there is one, are those that were saved."""
+    for place in places_of(new):
+        new.register_buffer("neuron_scale" + ending(new, *place), None)
+    for name, tensor in tensors.items():
+        zero = torch.zeros_like(tensor)
+        if name.startswith("neuron_scale"):
+            new.register_buffer(name, zero)
+        else:
+            new.register_parameter(name, nn.Parameter(zero))
+    return new
+
+
 LINEAR, EMBEDDING = ("in_features", "out_features"), ("num_embeddings", "embedding_dim", "padding_idx")
 GRADIENT, CELL = ("scale_grad_by_freq", "sparse"), ("input_size", "hidden_size", "bias")
 KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tensors], nn.Module]]] = {
@@ -182,6 +208,8 @@ KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tenso
         variational_recurrent,
     ),
     "variational-cell": (VariationalCell, ("cell", *CELL, *POSTERIOR), variational_cell),
+    "settled-recurrent": (SettledRecurrent, ("cell", *OPTIONS), settled_recurrent),
+    "settled-cell": (SettledCell, ("cell", *CELL), settled_cell),
 }
 
 
@@ -199,7 +227,7 @@ def dense_classes() -> dict[str, type[Recurrent]]:
 
 def declared() -> list[type[Recurrent]]:
     """Every dense layer that names its cell, in order; ours once more at the end, so that none takes their place."""
-    special = (CompactRecurrent, VariationalRecurrent)
+    special = (CompactRecurrent, VariationalRecurrent, SettledRecurrent)
     dense = [layer for layer in subclasses(Recurrent) if not issubclass(layer, special)]
     return [layer for layer in dense if isinstance(vars(layer).get("cell"), Cell)] + [LSTM, GRU]
 

@@ -17,6 +17,11 @@ def check_levels(levels: str) -> None:
         raise ValueError(f"levels={levels!r} is not one of {', '.join(LEVELS)} (weights, gates, neurons).")
 
 
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}.")
+
+
 def check_not_negative(**values: float) -> None:
     for name, value in values.items():
         if not isinstance(value, Real):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -314,22 +314,30 @@ class RecurrentPosterior(Posterior):
             self.training = was
 
 
+Stack = TypeVar("Stack", bound=Recurrent)
+
+
+def like_stack(kind: type[Stack], old: nn.Module) -> Stack:
+    """A stack of another kind with the cell, the options and the parameters of an old one."""
+    cell = cell_of(old)
+    assert cell is not None
+    new = kind.__new__(kind)
+    nn.Module.__init__(new)
+    new.cell = cell
+    labels = "input_size hidden_size num_layers bias batch_first dropout bidirectional"
+    options = {label: getattr(old, label) for label in labels.split()}
+    Recurrent.__init__(new, **options, device="meta", gate_activation=gate_activation_of(old))
+    for name in new._flat_weights_names:
+        new.register_parameter(name, getattr(old, name))
+    return new
+
+
 class VariationalRecurrent(RecurrentPosterior, Recurrent):
     """A recurrent stack."""
 
     @classmethod
     def convert(cls, dense: nn.Module) -> VariationalRecurrent:
-        cell = cell_of(dense)
-        assert cell is not None
-        new = cls.__new__(cls)
-        nn.Module.__init__(new)
-        new.cell = cell
-        labels = "input_size hidden_size num_layers bias batch_first dropout bidirectional"
-        options = {label: getattr(dense, label) for label in labels.split()}
-        Recurrent.__init__(new, **options, device="meta", gate_activation=gate_activation_of(dense))
-        for name in new._flat_weights_names:
-            new.register_parameter(name, getattr(dense, name))
-        return new
+        return like_stack(cls, dense)
 
     def flatten_parameters(self) -> None:
         """Nothing to do: what runs is drawn anew for every batch."""

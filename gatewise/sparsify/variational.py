@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gatewise.nn.lookup import cell_of, check_finite, ending, is_single_step, replace_module
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
-from gatewise.sparsify.checks import check_levels, check_not_negative, chosen_modules
+from gatewise.sparsify.checks import check_choice, check_levels, check_not_negative, chosen_modules
 from gatewise.sparsify.dispatch import sample_and_kl
 from gatewise.sparsify.layers import (
     LOG_SIGMA,
@@ -199,6 +199,11 @@ class Variational:
 
     def _parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         owners = self._posteriors()
+        if not owners:
+            raise RuntimeError(
+                "The model is not variational any more: gatewise.Refit made it deterministic. Use the penalty() and "
+                "step() of the Refit."
+            )
         for layer, name in owners:
             if getattr(layer, name).dtype == torch.float16:
                 raise TypeError(
@@ -250,11 +255,6 @@ class Variational:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kl": None}  # part of a graph
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}.")
 
 
 def check_numbers(n_train: int, snr_threshold: float, log_sigma: float, batch_dim: int | None) -> None:

@@ -1,0 +1,192 @@
+"""Refit: what a sparsifier kept is trained on without its penalty, while what it removed stays removed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import unserializable_hook
+
+from gatewise.masks import find_masks
+from gatewise.nn.lookup import check_finite, ending
+from gatewise.readers import find_readers
+from gatewise.readers.graph import find_blocks, joined
+from gatewise.sparsify.checks import check_choice, check_own_parameters
+from gatewise.sparsify.layers import is_variational
+from gatewise.sparsify.settled import settle
+from gatewise.structure import LinearStructure, RecurrentStructure, Structure, reachable
+from gatewise.wording import counted
+
+HOLDS = ("weights", "structure")
+
+
+class Refit:
+    """penalty = 0;  step(): w = 0 where it is held at zero
+
+    A lasso shrinks what it keeps, too. A refit undoes that: the loop of the sparsifiers once more, with neither
+    penalty nor threshold. Takes models that GroupLasso or Variational made sparse, any model that contains zeros,
+    and compact ones. A variational model becomes the deterministic network that it is evaluated as, in place
+    (`gatewise.sparsify.settled`). Add the optimizer afterwards.
+
+    Gradients of what is held are zero, too, so clipping and moments see what is left: a masked network is trained as
+    its compact one is.
+
+    Args:
+        hold: "weights": what is zero stays zero. "structure": rows of live gates and columns that some live gate
+            reads may fill again; constant gates, removed neurons, inputs, words and outputs stay as they are. So does
+            everything that a compact layer has not.
+        readers: who reads a layer, where tracing cannot prove it.
+        state: state_dict() of an earlier Refit of the same model, to go on from a file. Load the model's own after.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        hold: str = "weights",
+        *,
+        readers: Mapping[str, Sequence[str]] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        check_choice("hold", hold, HOLDS)
+        check_finite(model)
+        modules = dict.fromkeys(block.module for block in find_blocks(model).values())
+        for name in modules:
+            if not getattr(model.get_submodule(name), "is_compact", False):
+                check_own_parameters(name, model.get_submodule(name))
+        if is_variational(model):
+            settle(model)
+        self.model, self.hold, self.readers = model, hold, readers
+        self.held: dict[str, Tensor] = {}  # by parameter: True is zero and stays it
+        if state is None:
+            self.held = held_at_zero(model, hold, readers)
+        else:
+            self.load_state_dict(state)
+        for name in matrices_of(model):
+            parameter = model.get_parameter(name)
+            if parameter.requires_grad:
+                parameter.register_hook(self._without_held(name))
+
+    def _without_held(self, name: str) -> Callable[[Tensor], Tensor]:
+        """A hook that sets the gradient of what is held to zero, as long as somebody has this Refit."""
+        me = weakref.ref(self)
+
+        def without_held(grad: Tensor) -> Tensor:
+            refit = me()
+            if refit is None or name not in refit.held:
+                return grad
+            return grad.masked_fill(refit._held_on(name, grad.device), 0)
+
+        unserializable_hook(without_held)  # without it torch.save would warn
+        return without_held
+
+    def _held_on(self, name: str, device: torch.device) -> Tensor:
+        if self.held[name].device != device:  # once, after the model has moved
+            self.held[name] = self.held[name].to(device)
+        return self.held[name]
+
+    def penalty(self) -> Tensor:
+        """Zero, so that the loop of the sparsifiers need not be changed."""
+        zero = next(self.model.parameters()).new_zeros(())
+        return zero.requires_grad_(torch.is_grad_enabled())
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """w = 0 where it is held. Call it after the optimizer's step; a frozen matrix stays as it is."""
+        for name in self.held:
+            parameter = self.model.get_parameter(name)
+            if parameter.requires_grad:
+                parameter.masked_fill_(self._held_on(name, parameter.device), 0)
+
+    def structure(self) -> Structure:
+        """What is left: the paper's one-pass count, as keep-masks."""
+        return Structure.from_weights(self.model, self.readers)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What is held, by parameter; everything else is in the model's."""
+        return {name: held.clone() for name, held in self.held.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        shapes = {name: self.model.get_parameter(name).shape for name in matrices_of(self.model)}
+        for name, held in state.items():
+            if shapes.get(name) != held.shape:
+                there = (
+                    f"has the shape {tuple(shapes[name])}" if name in shapes else "is no matrix of the model"
+                )
+                raise ValueError(
+                    f"{name}: {there}, what is held of it {tuple(held.shape)}. Build the model as it was when the "
+                    "Refit was saved."
+                )
+        self.held = {name: held.clone() for name, held in state.items()}
+
+
+def matrices_of(model: nn.Module) -> list[str]:
+    """Parameters that hold a layer's matrices, dense or compact, each once."""
+    first: dict[int, str] = {}
+    for module in dict.fromkeys(block.module for block in find_blocks(model).values()):
+        for name, parameter in model.get_submodule(module).named_parameters():
+            if name.rpartition(".")[2].startswith("weight"):
+                first.setdefault(id(parameter), joined(module, name))
+    return list(first.values())
+
+
+def held_at_zero(
+    model: nn.Module, hold: str, readers: Mapping[str, Sequence[str]] | None
+) -> dict[str, Tensor]:
+    """What a refit holds, by parameter; only parameters of which anything is held."""
+    held = {name: model.get_parameter(name).detach() == 0 for name in matrices_of(model)}
+    compact = any(getattr(module, "is_compact", False) for module in model.modules())
+    if not compact and not any(made_zero(model, name, zero) for name, zero in held.items()):
+        raise ValueError(
+            "The model is dense, so there is nothing to hold: train it on as it is. To get a sparse one use "
+            "gatewise.GroupLasso or gatewise.Variational first, and refit what they leave."
+        )
+    if hold == "structure":
+        n = sum(int(zero.sum()) for zero in held.values())
+        fills = may_fill(model, reachable(find_masks(model), find_readers(model, readers)))
+        held = {
+            name: zero & ~fills[id(model.get_parameter(name))].to(zero.device)
+            for name, zero in held.items()
+            if id(model.get_parameter(name)) in fills  # a compact layer has nothing that was removed
+        }
+        if not compact and not any(zero.any() for zero in held.values()):
+            raise ValueError(
+                'hold="structure" would hold nothing: no gate, neuron or input was removed, and '
+                f'{counted(n, "zero")} would fill again. Use hold="weights".'
+            )
+    return {name: zero for name, zero in held.items() if zero.any()}
+
+
+def made_zero(model: nn.Module, name: str, zero: Tensor) -> bool:
+    """Whether anything is zero, apart from the row of padding, which is so from the start."""
+    module = model.get_submodule(name.rpartition(".")[0])
+    padding = module.padding_idx if isinstance(module, nn.Embedding) else None
+    return bool((zero if padding is None else zero[torch.arange(len(zero)) != padding]).any())
+
+
+def may_fill(model: nn.Module, structure: Structure) -> dict[int, Tensor]:
+    """By the id of a parameter of a layer that is not compact: its weights between what is kept.
+
+    New weights there reach nothing that was not reached. A shared matrix may fill where all its layers let it.
+    """
+    fills: dict[int, Tensor] = {}
+    for block in find_blocks(model).values():
+        module, layer = model.get_submodule(block.module), structure.layers[block.name]
+        if getattr(module, "is_compact", False):
+            continue
+        if isinstance(layer, RecurrentStructure):
+            assert block.place is not None
+            end, rows = ending(module, *block.place), layer.keep_gates.flatten()[:, None]
+            kept = {
+                "weight_ih" + end: rows & layer.keep_inputs,
+                "weight_hh" + end: rows & layer.keep_recurrent,
+            }
+        elif isinstance(layer, LinearStructure):
+            kept = {"weight": layer.keep_outputs[:, None] & layer.keep_inputs}
+        else:
+            kept = {"weight": layer.keep_words[:, None] & layer.keep_components}
+        for name, fill in kept.items():
+            parameter = getattr(module, name)
+            fills[id(parameter)] = fill & fills.get(id(parameter), torch.ones_like(fill))
+    return fills
