@@ -30,7 +30,9 @@ def rank_and_size() -> tuple[int, int]:
 # Wrapped too early.
 
 
-def check_not_wrapped(model: nn.Module, layers: Iterable[nn.Module]) -> None:
+def check_not_wrapped(
+    model: nn.Module, layers: Iterable[nn.Module], call: str = "gatewise.Variational(model, ...)"
+) -> None:
     """DistributedDataParallel and FSDP take the parameters once, when they wrap; those that are added drift apart."""
     kinds: tuple[type, ...] = (nn.parallel.DistributedDataParallel,)
     if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:
@@ -48,8 +50,7 @@ def check_not_wrapped(model: nn.Module, layers: Iterable[nn.Module]) -> None:
         if found := holders():
             raise ValueError(
                 f"The model is wrapped in {found[0]}, which does not synchronise parameters that are added now: the "
-                "ranks would drift apart. Convert first, then wrap it: gatewise.Variational(model, ...), then "
-                f"{found[0]}(model)."
+                f"ranks would drift apart. Convert first, then wrap it: {call}, then {found[0]}(model)."
             )
 
 

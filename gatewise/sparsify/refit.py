@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import unserializable_hook
 
-from gatewise.masks import find_masks
+from gatewise.masks import Masks, find_masks
 from gatewise.nn.lookup import check_finite, ending
 from gatewise.readers import find_readers
 from gatewise.readers.graph import find_blocks, joined
@@ -55,14 +55,19 @@ class Refit:
         for name in modules:
             if not getattr(model.get_submodule(name), "is_compact", False):
                 check_own_parameters(name, model.get_submodule(name))
+        structure = None
+        if state is None:
+            masks = find_masks(model)
+            structure = reachable(masks, find_readers(model, readers))
+            refuse_nothing(model, hold, masks, structure)
         if is_variational(model):
             settle(model)
         self.model, self.hold, self.readers = model, hold, readers
         self.held: dict[str, Tensor] = {}  # by parameter: True is zero and stays it
-        if state is None:
-            self.held = held_at_zero(model, hold, readers)
+        if structure is None:
+            self.load_state_dict(state or {})
         else:
-            self.load_state_dict(state)
+            self.held = held_at_zero(model, hold, structure)
         for name in matrices_of(model):
             parameter = model.get_parameter(name)
             if parameter.requires_grad:
@@ -131,38 +136,49 @@ def matrices_of(model: nn.Module) -> list[str]:
     return list(first.values())
 
 
-def held_at_zero(
-    model: nn.Module, hold: str, readers: Mapping[str, Sequence[str]] | None
-) -> dict[str, Tensor]:
-    """What a refit holds, by parameter; only parameters of which anything is held."""
-    held = {name: model.get_parameter(name).detach() == 0 for name in matrices_of(model)}
-    compact = any(getattr(module, "is_compact", False) for module in model.modules())
-    if not compact and not any(made_zero(model, name, zero) for name, zero in held.items()):
+def refuse_nothing(model: nn.Module, hold: str, masks: Masks, structure: Structure) -> None:
+    """A network without zeros, or one whose zeros would all fill again; in a compact one they are gone already."""
+    if any(getattr(module, "is_compact", False) for module in model.modules()):
+        return
+    kept = [
+        *(without_padding(model, name, mask) for name, mask in masks.matrix.items()),
+        *masks.words.values(),
+    ]
+    kept += [mask for own in masks.recurrent.values() for mask in (own.gate, own.neuron)]
+    if all(mask.all() for mask in kept):
         raise ValueError(
             "The model is dense, so there is nothing to hold: train it on as it is. To get a sparse one use "
             "gatewise.GroupLasso or gatewise.Variational first, and refit what they leave."
         )
-    if hold == "structure":
-        n = sum(int(zero.sum()) for zero in held.values())
-        fills = may_fill(model, reachable(find_masks(model), find_readers(model, readers)))
-        held = {
-            name: zero & ~fills[id(model.get_parameter(name))].to(zero.device)
-            for name, zero in held.items()
-            if id(model.get_parameter(name)) in fills  # a compact layer has nothing that was removed
-        }
-        if not compact and not any(zero.any() for zero in held.values()):
-            raise ValueError(
-                'hold="structure" would hold nothing: no gate, neuron or input was removed, and '
-                f'{counted(n, "zero")} would fill again. Use hold="weights".'
-            )
-    return {name: zero for name, zero in held.items() if zero.any()}
+    if hold == "structure" and all(
+        mask.all() for own in structure.layers.values() for mask in vars(own).values()
+    ):
+        n = sum(int((~mask).sum()) for mask in kept)
+        raise ValueError(
+            'hold="structure" would hold nothing: no gate, neuron or input was removed, and '
+            f'{counted(n, "zero")} would fill again. Use hold="weights".'
+        )
 
 
-def made_zero(model: nn.Module, name: str, zero: Tensor) -> bool:
-    """Whether anything is zero, apart from the row of padding, which is so from the start."""
+def without_padding(model: nn.Module, name: str, mask: Tensor) -> Tensor:
+    """The row of padding is zero from the start."""
     module = model.get_submodule(name.rpartition(".")[0])
     padding = module.padding_idx if isinstance(module, nn.Embedding) else None
-    return bool((zero if padding is None else zero[torch.arange(len(zero)) != padding]).any())
+    return mask if padding is None else mask[torch.arange(len(mask)) != padding]
+
+
+def held_at_zero(model: nn.Module, hold: str, structure: Structure) -> dict[str, Tensor]:
+    """What a refit holds, by parameter; only parameters of which anything is held."""
+    parameters = {name: model.get_parameter(name) for name in matrices_of(model)}
+    held = {name: parameter.detach() == 0 for name, parameter in parameters.items()}
+    if hold == "structure":
+        fills = may_fill(model, structure)
+        held = {
+            name: zero & ~fills[id(parameters[name])].to(zero.device)
+            for name, zero in held.items()
+            if id(parameters[name]) in fills  # a compact layer has nothing that was removed
+        }
+    return {name: zero for name, zero in held.items() if zero.any()}
 
 
 def may_fill(model: nn.Module, structure: Structure) -> dict[int, Tensor]:

@@ -31,6 +31,7 @@ from gatewise.sparsify.layers import (
     VariationalRecurrent,
     like_stack,
 )
+from gatewise.sparsify.ranks import check_not_wrapped
 from gatewise.sparsify.variational import Variational
 
 
@@ -105,6 +106,9 @@ def settle(model: nn.Module) -> None:
         raise ValueError(
             "The model itself is a single layer and cannot be replaced in place; put it in a module."
         )
+    check_not_wrapped(
+        model, (m for m in model.modules() if isinstance(m, Posterior)), "gatewise.Refit(model)"
+    )
     values: list[Value] = []
     layers = {old: settled(old, values) for old in model.modules() if isinstance(old, Posterior)}
     uses: dict[int, list[Value]] = {}
@@ -117,6 +121,8 @@ def settle(model: nn.Module) -> None:
             setattr(use.layer, use.name, new)
             new.copy_(use.value)
     for old, layer in layers.items():
+        if isinstance(layer, Recurrent):
+            layer.flatten_parameters()
         replace_module(model, old, layer.train(old.training))
     drop_hooks(model, of_sparsifier)
 

@@ -53,9 +53,21 @@ def read(rnn: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 class TaskModel(nn.Module):
     """A network that knows how it was built."""
 
+    drops_between_layers = False  # of its recurrent stack
+
     def __init__(self, **config: Any) -> None:
         super().__init__()
         self._config = config
+
+    def set_dropout(self, p: float) -> None:
+        """Another probability wherever the constructor's one is used."""
+        if "dropout" in self._config:
+            self._config["dropout"] = p
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = p
+            elif isinstance(module, Recurrent) and self.drops_between_layers:
+                module.dropout = p if module.num_layers > 1 else 0.0
 
     def config(self) -> dict[str, Any]:
         """Keyword arguments of the constructor."""
@@ -64,6 +76,8 @@ class TaskModel(nn.Module):
 
 class WordLM(TaskModel):
     """Word language model; dropout on the embedding's output and on every layer's output, never in time."""
+
+    drops_between_layers = True
 
     def __init__(
         self,

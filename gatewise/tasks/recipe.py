@@ -1,9 +1,10 @@
-"""A recipe is one training run, written down so that it can be read aloud: a TOML file with five sections.
+"""A recipe is one training run, written down so that it can be read aloud: a TOML file with six sections.
 
     [data]      which corpus, how it is cut into batches
     [model]     the network and its starting values
     [sparsify]  what is made zero, and by which framework
     [train]     optimiser, schedule, length, seed
+    [refit]     a second part without the penalty, if there is one
     [expect]    numbers to compare with; they steer nothing
 
 `base = "NAME"` above them takes all from another recipe, but for what the file says itself. A key that is not in
@@ -136,6 +137,9 @@ def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:
                     f"--set {changed[key]}: does nothing with {section} = {values[section]!r}, only with "
                     f"{' or '.join(readers.split())}. Leave it out."
                 )
+    for key, change in changed.items():
+        if key.startswith("refit.") and not recipe.refit.epochs and values[key] != DEFAULTS[key]:
+            raise RecipeError(f"--set {change}: does nothing without refit.epochs, which is 0. Set it, too.")
 
 
 def _blamed(message: str, changes: Sequence[str]) -> str:
@@ -153,12 +157,14 @@ def apply_change(content: dict[str, Any], change: str) -> str:
     everything = [f"{name}.{f.name}" for name, kind in SECTIONS.items() for f in fields(kind)]
     if not section:
         found = [full for full in everything if full.partition(".")[2] == key]
+        # A refit has keys of the other sections: without a section they mean those.
+        found = [full for full in found if not full.startswith("refit.")] or found
         if len(found) > 1:
             raise RecipeError(f"--set {key}: there are {', '.join(found)}; name the section.")
         section = found[0].partition(".")[0] if found else ""
     if f"{section}.{key}" not in everything:
         asked = f"{section}.{key}" if section else key
-        short = {full.partition(".")[2]: full for full in everything}
+        short = {full.partition(".")[2]: full for full in reversed(everything)}
         close = difflib.get_close_matches(key, short, 1)
         hint = f"; did you mean {short[close[0]]!r}?" if close else suggestion(asked, everything)
         raise RecipeError(f"--set {asked}: there is no such key{hint}")

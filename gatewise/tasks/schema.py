@@ -104,6 +104,27 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Refit:
+    """A second part of the run: what is left trains on without the penalty, zeros held (`gatewise.Refit`).
+
+    It begins with the network that is the result of [train]. Keys that are left out are those of [train] and [model],
+    apart from the schedule; the batches, the loss and `clip` are always theirs. `lr`, `schedule`, `decay` and `after`
+    count epochs from the first one of this part.
+    """
+
+    epochs: int = 0  # 0: there is no second part
+    lr: float | None = None
+    optimizer: Literal["adam", "sgd"] | None = None
+    schedule: Literal["constant", "power", "stairs", "linear"] = "linear"
+    decay: float = 1.0
+    after: int = 0
+    dropout: float | None = None
+    hold: Literal["weights", "structure"] = "weights"  # zeros, or constant gates and removed neurons alone
+    keep: Literal["last", "best"] = "best"  # on validation, of its epochs and the network that it begins with
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
     name: str
     title: str
@@ -111,6 +132,7 @@ class Recipe:
     model: Model
     sparsify: Sparsify
     train: Train
+    refit: Refit = field(default_factory=Refit)
     expect: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,6 +143,15 @@ class Recipe:
             for key, value in whole.items()
         }
 
+    def refit_train(self) -> Train:
+        """[train] as the second part of the run has it."""
+        own = {key: value for key, value in dataclasses.asdict(self.refit).items() if value is not None}
+        names = {key.name for key in fields(Train)}
+        patience = {"patience": self.refit.patience, "warm_up": 0}
+        return dataclasses.replace(
+            self.train, **{key: value for key, value in own.items() if key in names} | patience
+        )
+
     def steering(self) -> dict[str, Any]:
         """`section.key` -> value for everything that changes the numbers of a run."""
         return {
@@ -130,7 +161,13 @@ class Recipe:
         }
 
 
-SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "sparsify": Sparsify, "train": Train}
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "model": Model,
+    "sparsify": Sparsify,
+    "train": Train,
+    "refit": Refit,
+}
 DEFAULTS = {
     f"{section}.{key.name}": key.default
     for section, keys in SECTIONS.items()
@@ -143,16 +180,16 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda value: value > 0,
         "data.batch data.steps data.chunk data.test_batch data.max_len model.hidden model.embedding model.layers "
         "model.init_range sparsify.snr_threshold train.epochs train.lr train.clip train.patience "
-        "train.evaluate_every train.count_every",
+        "train.evaluate_every train.count_every refit.lr refit.patience",
     ),
     "at least 0": (
         lambda value: value >= 0,
         "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
-        "train.test_every",
+        "train.test_every refit.epochs refit.after",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
-    "in [0, 1)": (lambda value: 0 <= value < 1, "model.dropout"),
+    "in [0, 1)": (lambda value: 0 <= value < 1, "model.dropout refit.dropout"),
     "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
 }
@@ -168,7 +205,7 @@ READERS = {
     "imdb agnews csv words characters npz": "data.valid_fraction",
     "csv": "data.text_column data.label_column",
     "word-ptb words imdb agnews csv": "model.embedding",
-    "word-ptb words imdb agnews csv npz": "model.dropout",
+    "word-ptb words imdb agnews csv npz": "model.dropout refit.dropout",
     "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output",
     "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
     "sparsify.log_sigma sparsify.warm_up_epochs",
@@ -221,7 +258,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         raise RecipeError(f"{where} = {value!r} is not one of {', '.join(choices)}.")
     if get_origin(hint) in (types.UnionType, Union):
         hints = [arg for arg in get_args(hint) if arg is not type(None)]
-        hint = type(value) if type(value) in hints else hints[0]
+        return _typed(value, type(value) if type(value) in hints else hints[0], where)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise RecipeError(f"{where} = {value} must be a finite number.")
@@ -258,16 +295,27 @@ def _check(recipe: Recipe) -> None:
             f"sparsify.method = 'group-lasso', levels = {sparsify.levels!r}, group = {sparsify.group}: it needs "
             "group > 0 on the levels W+N and W+G+N, and 0 on W."
         )
-    if train.schedule in ("power", "stairs") and not 0 < train.decay <= 1:
-        raise RecipeError(f"train.decay = {train.decay} must be in (0, 1].")
-    if train.schedule == "stairs" and train.after < 1:
-        raise RecipeError("train.schedule 'stairs' needs train.after, the epochs of a step.")
-    if train.schedule == "linear" and not 0 <= train.after < train.epochs:
-        raise RecipeError(
-            f"train.after = {train.after} must be below train.epochs = {train.epochs}, because the rate falls "
-            f"from there on. Set both, for instance --set train.after={train.epochs // 2}."
-        )
+    _check_schedule("train", train)
+    if recipe.refit.epochs:
+        if sparsify.method == "none":
+            raise RecipeError(
+                f"refit.epochs = {recipe.refit.epochs}, sparsify.method = 'none': a dense network has no zeros to "
+                "hold. Leave it out and set train.epochs, or name a sparsify.method."
+            )
+        _check_schedule("refit", recipe.refit_train())
     if train.loss == "window-sum" and (
         data.chunk is not None or data.task in ("imdb", "agnews", "csv", "npz")
     ):
         raise RecipeError("train.loss = 'window-sum' belongs to language models cut into windows.")
+
+
+def _check_schedule(section: str, train: Train) -> None:
+    if train.schedule in ("power", "stairs") and not 0 < train.decay <= 1:
+        raise RecipeError(f"{section}.decay = {train.decay} must be in (0, 1].")
+    if train.schedule == "stairs" and train.after < 1:
+        raise RecipeError(f"{section}.schedule 'stairs' needs {section}.after, the epochs of a step.")
+    if train.schedule == "linear" and not 0 <= train.after < train.epochs:
+        raise RecipeError(
+            f"{section}.after = {train.after} must be below {section}.epochs = {train.epochs}, because the rate "
+            f"falls from there on. Set both, for instance --set {section}.after={train.epochs // 2}."
+        )

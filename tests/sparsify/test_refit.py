@@ -242,6 +242,7 @@ def test_a_dense_model_is_refused() -> None:
     for model in (Classifier(), padded, noisy_one):
         with pytest.raises(ValueError, match=r"is dense, so there is nothing to hold: train it on"):
             gw.Refit(model)
+    assert is_variational(noisy_one)  # nothing was changed before it was refused
 
 
 def test_a_structure_that_holds_nothing_is_refused() -> None:

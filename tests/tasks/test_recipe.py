@@ -28,6 +28,8 @@ OTHERS = [
     "ptb-word-small-prune-wgn-best",
     "ptb-word-large-prune-wn-best",
     "ptb-word-large-prune-wgn-best",
+    "ptb-word-small-prune-wgn-refit",
+    "ptb-word-small-dense",
     "ptb-word-small-prune-wgn-gru",
     "imdb-bayes-wgn-gru",
     *(
@@ -65,12 +67,12 @@ def test_recipe_builds_its_network(name: str) -> None:
     weights = {"imdb": 6_220_164, "agnews": 7_665_924, "ptb-char": 4_250_000, "ptb-word-small": 4_640_000}
     total = sum(p.numel() for p in model.parameters() if p.dim() == 2)
     expected = next((n for start, n in weights.items() if name.startswith(start)), 66_000_000)
-    assert row.model.cell == "GRU" or total == expected
-    method = {"o": "none", "b": "variational", "p": "group-lasso"}
+    assert row.model.cell == "GRU" or name.endswith("dense") or total == expected
+    method = {"o": "none", "d": "none", "b": "variational", "p": "group-lasso"}
     kind = name.replace("ptb-word-small-", "").replace("ptb-word-large-", "").replace("ptb-char-", "")
     kind = kind.removeprefix("imdb-").removeprefix("agnews-")
     assert row.sparsify.method == method[kind[0]]
-    levels = {"w": "W", "wn": "W+N", "wgn": "W+G+N"}.get(kind.split("-")[1]) if kind[0] != "o" else None
+    levels = {"w": "W", "wn": "W+N", "wgn": "W+G+N"}.get(kind.split("-")[1]) if kind[0] not in "od" else None
     assert levels in (None, row.sparsify.levels)
 
 

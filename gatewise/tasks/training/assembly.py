@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.sparsify import GroupLasso, Variational
+from gatewise.sparsify import GroupLasso, Refit, Variational
 from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.cuts import Chunks, Windows
 from gatewise.tasks.data.encoding import Corpus
@@ -18,12 +18,12 @@ from gatewise.tasks.data.language import LanguageData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
-from gatewise.tasks.schema import Recipe, RecipeError
+from gatewise.tasks.schema import Recipe, RecipeError, Train
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
 from gatewise.tasks.training.graph import Replayed
 from gatewise.tasks.training.objectives import Objective
-from gatewise.tasks.training.step import TrainStep
+from gatewise.tasks.training.step import Sparsifier, TrainStep
 
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
 EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
@@ -40,7 +40,7 @@ class Feeds:
 @dataclass(frozen=True)
 class Assembly:
     model: TaskModel
-    sparsifier: GroupLasso | Variational | None
+    sparsifier: Sparsifier | None
     objective: Objective
     feeds: Feeds
     step: TrainStep
@@ -62,14 +62,27 @@ def assemble(
             model.get_parameter("emb.weight").copy_(rows)
     model = model.to(device).train()
     sparsifier = make_sparsifier(recipe, model, feeds.n_train, feeds.train.n_batches)
+    return assembled(model, sparsifier, objective, feeds, recipe.train, device, graph)
+
+
+def assembled(
+    model: TaskModel,
+    sparsifier: Sparsifier | None,
+    objective: Objective,
+    feeds: Feeds,
+    train: Train,
+    device: torch.device,
+    graph: bool,
+) -> Assembly:
+    """With a new optimiser, and steps that are still to be captured: what was captured has its tensors built in."""
     step = TrainStep(
         model,
         sparsifier,
         objective,
         feeds.train,
-        optimizer=recipe.train.optimizer,
-        clip=recipe.train.clip,
-        window_sum=recipe.train.loss == "window-sum",
+        optimizer=train.optimizer,
+        clip=train.clip,
+        window_sum=train.loss == "window-sum",
         device=device,
     )
     evaluators = {
@@ -77,6 +90,19 @@ def assemble(
         for split, feed in (("valid", feeds.valid), ("test", feeds.test))
     }
     return Assembly(model, sparsifier, objective, feeds, step, Replayed(step, device, graph), evaluators)
+
+
+def refitted(
+    recipe: Recipe, first: Assembly, device: torch.device, graph: bool, state: Mapping[str, Tensor] | None
+) -> Assembly:
+    """The network of the first part, to be trained on without its penalty; `state` is that of an earlier Refit."""
+    first.step.optimizer.zero_grad(set_to_none=True)  # gradients live in the memory of a captured step
+    sparsifier = Refit(first.model, recipe.refit.hold, state=state)
+    if recipe.refit.dropout is not None:
+        first.model.set_dropout(recipe.refit.dropout)
+    return assembled(
+        first.model, sparsifier, first.objective, first.feeds, recipe.refit_train(), device, graph
+    )
 
 
 def objective_of(recipe: Recipe, corpus: Corpus) -> Objective:

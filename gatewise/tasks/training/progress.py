@@ -82,6 +82,8 @@ def result_line(result: Mapping[str, Any]) -> str:
         if not key.startswith("compact")
     ]
     counts = result["counts"]
+    before = result.get("before_refit", {}).get("quality", {})
+    quality += [f"before the refit {' '.join(map(shown_quality, before.values()))}"] if before else []
     left = f"{show(counts['compression'])}  {by_layer(counts['neurons'], counts['gates'])}"
     return "  ".join([*quality, left, f"in {result['seconds']:.0f} s"])
 

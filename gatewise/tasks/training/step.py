@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.sparsify import GroupLasso, Variational
+from gatewise.sparsify import GroupLasso, Refit, Variational
 from gatewise.tasks.models import State, stack_of
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.objectives import Objective
+
+Sparsifier = GroupLasso | Variational | Refit
 
 
 class SGD(torch.optim.Optimizer):
@@ -68,7 +70,7 @@ class TrainStep:
     def __init__(
         self,
         model: nn.Module,
-        sparsifier: GroupLasso | Variational | None,
+        sparsifier: Sparsifier | None,
         objective: Objective,
         feed: Feed,
         *,

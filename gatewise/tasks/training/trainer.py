@@ -14,30 +14,25 @@ CPU; on a GPU sums are made in another order, so the last digits may differ.
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatewise.analyse import map_gates
-from gatewise.compact import compress
-from gatewise.export import CheckpointError, load, save
+from gatewise.export import CheckpointError, load
 from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
 from gatewise.report import measure
-from gatewise.sparsify import Variational
+from gatewise.sparsify import Refit, Variational
 from gatewise.tasks import provenance
 from gatewise.tasks.data.batches import epoch_generator
 from gatewise.tasks.data.corpus import describe, digest, load_data, pretrained
-from gatewise.tasks.data.encoding import encoding_of, save_encoding
 from gatewise.tasks.files import (
     CHECKPOINT,
-    GATES,
     METRICS,
     MODEL,
     RECIPE,
@@ -45,19 +40,21 @@ from gatewise.tasks.files import (
     TENSORBOARD,
     VECTORS,
     RunError,
+    plain,
     write_json,
     write_whole,
 )
 from gatewise.tasks.recipe import dump
 from gatewise.tasks.schema import Recipe
-from gatewise.tasks.training.assembly import assemble
+from gatewise.tasks.training.assembly import assemble, refitted
 from gatewise.tasks.training.board import Board, summary_writer
 from gatewise.tasks.training.checkpoints import Metrics, load_checkpoint, save_checkpoint
-from gatewise.tasks.training.evaluation import Evaluator, live_counts, short_counts
+from gatewise.tasks.training.ending import conclude, result_of
+from gatewise.tasks.training.evaluation import live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
 from gatewise.tasks.training.lock import only_writer
+from gatewise.tasks.training.parts import Part, Position
 from gatewise.tasks.training.progress import Progress
-from gatewise.tasks.training.recurrence_share import recurrence_share
 from gatewise.tasks.training.run_folder import (
     checked_result,
     prepare_folder,
@@ -65,9 +62,6 @@ from gatewise.tasks.training.run_folder import (
     refuse_other_recipe,
     refuse_taken_folder,
 )
-from gatewise.tasks.training.schedule import learning_rates
-
-SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
 
 
 @dataclass(frozen=True)
@@ -83,21 +77,6 @@ class Options:
     graph: bool = True  # capture steps in CUDA graphs
     tensorboard: bool = False
     quiet: bool = False
-
-
-@dataclass
-class Position:
-    """Where a run stands between two updates."""
-
-    epoch: int = 1  # the one in progress
-    step: int = 0  # updates of it that are done
-    seconds: float = 0.0
-    epoch_seconds: float = 0.0
-    best_epoch: int = 0
-    best_value: float = 0.0
-    waited: int = 0  # evaluations since the best one
-    done: bool = False
-    best: dict[str, Tensor] = field(default_factory=dict)
 
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
@@ -139,19 +118,20 @@ class Run:
         self.about, self.digest = describe(self.corpus), digest(self.corpus)
         rows, self.coverage = pretrained(recipe, self.corpus, options.data_dir)
         made = assemble(recipe, self.corpus, self.device, options.graph, rows)
-        self.model, self.sparsifier, self.objective = made.model, made.sparsifier, made.objective
-        self.step, self.update, self.evaluators = made.step, made.update, made.evaluators
-        self.feed, self.test_feed, self.n_batches = (
-            made.feeds.train,
-            made.feeds.test,
-            made.feeds.train.n_batches,
-        )
-        self.quality = self.objective.quality
-        self.readers = find_readers(self.model)
+        self.objective, self.feed, self.test_feed = made.objective, made.feeds.train, made.feeds.test
+        self.n_batches, self.quality = self.feed.n_batches, self.objective.quality
+        self.take(Part("train", recipe.train, made))
         self.position = Position()
         self.metrics = Metrics(options.out / METRICS)
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
         self.board: Board | None = None
+
+    def take(self, part: Part) -> None:
+        """Go on with the network and the optimiser of another part; between two epochs only."""
+        self.part, made = part, part.made
+        self.model, self.sparsifier, self.evaluators = made.model, made.sparsifier, made.evaluators
+        self.step, self.update = made.step, made.update
+        self.readers = find_readers(self.model)
 
     @property
     def place(self) -> str:
@@ -161,7 +141,6 @@ class Run:
     # The loop.
 
     def to_the_end(self) -> dict[str, Any]:
-        t = self.recipe.train
         where = self.options.out / CHECKPOINT
         resumed = self.options.resume and where.exists()
         if resumed:
@@ -174,14 +153,59 @@ class Run:
         if self.options.tensorboard:
             self.board = Board(self.options.out / TENSORBOARD, self.position.epoch)
         self.model.train()
-        with Progress(self.recipe.name, t.epochs, self.options.quiet) as progress:
+        with Progress(self.recipe.name, self.last_epoch, self.options.quiet) as progress:
             self.introduce(progress, resumed)
-            while self.position.epoch <= t.epochs and not self.position.done:
-                self.one_epoch(progress)
+            self.epochs_of_part(progress)
+            if self.recipe.refit.epochs and self.part.name == "train" and self.begin_refit():
+                progress.epochs = self.last_epoch
+                progress.say(f"refit from epoch {self.part.first} on")
+                self.epochs_of_part(progress)
             result = self.finish()
         if self.board is not None:
             self.board.close()
         return result
+
+    @property
+    def last_epoch(self) -> int:
+        return self.part.last + (self.recipe.refit.epochs if self.part.name == "train" else 0)
+
+    def epochs_of_part(self, progress: Progress) -> None:
+        while self.position.epoch <= self.part.last and not self.position.done:
+            self.one_epoch(progress)
+
+    def begin_refit(self) -> bool:
+        """Go on without the penalty, from the result of the first part; not where it has made nothing zero."""
+        p = self.position
+        epoch, quality = self.back_to_result(), self.qualities()
+        p.before = {"epoch": epoch, "quality": quality, "counts": plain(measure(self.model).to_dict())}
+        try:
+            self.take(self.refit_part(p.epoch))
+        except ValueError as error:
+            p.before["refused"] = str(error)
+            warnings.warn(
+                f"{self.recipe.name}: no refit, the result is that of [train]. {error}", stacklevel=2
+            )
+            return False
+        p.part, p.first, p.done = "refit", p.epoch, False
+        # What it begins with is the first to be beaten.
+        self.set_best(epoch, quality[f"valid_{self.quality}"])
+        return True
+
+    def refit_part(self, first: int, state: dict[str, Tensor] | None = None) -> Part:
+        made = refitted(self.recipe, self.part.made, self.device, self.options.graph, state)
+        return Part("refit", self.recipe.refit_train(), made, first)
+
+    def back_to_result(self) -> int:
+        """Of the part: the last epoch, or the best one on validation; which it is."""
+        p = self.position
+        self.step.optimizer.zero_grad(set_to_none=True)
+        if self.part.settings.keep == "best" and p.best:
+            self.model.load_state_dict(p.best)
+            return p.best_epoch
+        return p.epoch - 1
+
+    def qualities(self) -> dict[str, float]:
+        return {f"{split}_{self.quality}": evaluate() for split, evaluate in self.evaluators.items()}
 
     def introduce(self, progress: Progress, resumed: bool) -> None:
         progress.say(f"{self.recipe.name}: {self.about}; on {self.device}")
@@ -194,7 +218,7 @@ class Run:
     def one_epoch(self, progress: Progress) -> None:
         p, n = self.position, self.n_batches
         self.feed.reset(epoch_generator(self.recipe.train.seed, p.epoch))
-        rates = learning_rates(self.recipe.train, p.epoch, n)
+        rates = self.part.rates(p.epoch)
         if p.step == 0:
             self.step.begin(rates)
             p.epoch_seconds = 0.0
@@ -228,22 +252,23 @@ class Run:
         self.end_epoch(progress, loss / weight, penalty / n, rates[-1])
 
     def end_epoch(self, progress: Progress, loss: float, penalty: float, lr: float) -> None:
-        t, p = self.recipe.train, self.position
+        t, p = self.part.settings, self.position
         start = time.perf_counter()
         line: dict[str, Any] = {
             "epoch": p.epoch,
+            **({"part": p.part} if self.recipe.refit.epochs else {}),
             "updates": p.epoch * self.n_batches,
             "lr": lr,
             "train_loss": loss,
             "penalty": penalty,
         }
-        last = p.epoch == t.epochs
+        last = p.epoch == self.part.last
         if p.epoch % t.evaluate_every == 0 or last:
             value = self.evaluators["valid"]()
             line[f"valid_{self.quality}"] = value
             self.note_best(value)
         last = last or p.done  # patience may end the run here
-        if p.epoch % t.count_every == 0 or p.epoch == 1 or last:
+        if p.epoch % t.count_every == 0 or p.epoch == self.part.first or last:
             line |= short_counts(live_counts(self.model, self.readers))
         if t.test_every and (p.epoch % t.test_every == 0 or last):
             line[f"test_{self.quality}"] = self.evaluators["test"]()
@@ -263,14 +288,18 @@ class Run:
             self.save()
 
     def note_best(self, value: float) -> None:
-        t, p = self.recipe.train, self.position
+        t, p = self.part.settings, self.position
         better = value > p.best_value if self.objective.higher_is_better else value < p.best_value
         if p.best_epoch and not better:
             p.waited += 1
             p.done = t.keep == "best" and t.patience is not None and p.waited >= t.patience
             return
-        p.best_epoch, p.best_value, p.waited = p.epoch, value, 0
-        if t.keep == "best":
+        self.set_best(p.epoch, value)
+
+    def set_best(self, epoch: int, value: float) -> None:
+        p = self.position
+        p.best_epoch, p.best_value, p.waited, p.best = epoch, value, 0, {}
+        if self.part.settings.keep == "best":
             p.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def stop_at_nan(self) -> None:
@@ -313,6 +342,8 @@ class Run:
         }
         if self.device.type == "cuda":
             content["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        if isinstance(self.sparsifier, Refit):
+            content["sparsifier"] = self.sparsifier.state_dict()
         save_checkpoint(path, content)
         self.saved_at = time.perf_counter()
         self.saved_position = f"{path}, at {self.place}"
@@ -328,6 +359,8 @@ class Run:
                 state.setdefault(self.sparsifier.counter, content["sparsifier_steps"])
         self.position = Position(**content["position"])
         self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
+        if self.position.part == "refit":
+            self.take(self.refit_part(self.position.first, content["sparsifier"]))
         self.model.load_state_dict(content["model"])
         self.step.optimizer.load_state_dict(content["optimizer"])
         for group in self.step.optimizer.param_groups:
@@ -345,63 +378,13 @@ class Run:
     # The end.
 
     def finish(self) -> dict[str, Any]:
-        t, p, start = self.recipe.train, self.position, time.perf_counter()
-        epoch = p.epoch - 1
-        if t.keep == "best" and p.best:
-            self.model.load_state_dict(p.best)
-            epoch = p.best_epoch
-        self.step.optimizer.zero_grad(set_to_none=True)
-        quality = {f"{split}_{self.quality}": evaluate() for split, evaluate in self.evaluators.items()}
-        report = measure(self.model)
-        share = recurrence_share(self.model, self.feed, self.step, self.update, self.device)
-        compact = compress(copy.deepcopy(self.model).eval())
-        check = Evaluator(compact, self.objective, self.test_feed, self.device, graph=False)
-        quality[f"compact_test_{self.quality}"] = check()
-        self.compare(quality[f"test_{self.quality}"], quality[f"compact_test_{self.quality}"])
-        try:
-            saved = save(compact.cpu(), self.options.out / MODEL)
-        except CheckpointError as error:
-            raise RunError(f"{error} The run goes on with --resume.") from error
-        save_encoding(encoding_of(self.corpus), self.options.out / MODEL)
-        if self.sparsifier is not None:
-            write_json(self.options.out / GATES, map_gates(self.model).to_dict(), indent=None)
+        p, start = self.position, time.perf_counter()
+        epoch = self.back_to_result()
+        ending = conclude(self)
         p.seconds += time.perf_counter() - start
-        result = {
-            "name": self.recipe.name,
-            "title": self.recipe.title,
-            "quality": quality,
-            "epoch": epoch,
-            "counts": report.to_dict(),
-            "expect": dict(self.recipe.expect),
-            "seed": t.seed,
-            "seconds": p.seconds,
-            "peak_memory": provenance.peak_memory(self.device),
-            "recurrence_share": share,
-            "graph": self.update.graph is not None,
-            "model_bytes": saved.stored_bytes,
-            "data": {
-                "sizes": self.about,
-                "note": self.corpus.note,
-                "vectors": str(self.coverage),
-                "digest": self.digest,
-            },
-            "hardware": provenance.hardware(self.device),
-            "versions": provenance.versions(),
-            "command": provenance.command(),
-            "commit": provenance.commit(),
-            "recipe": self.recipe.steering(),
-        }
+        result = result_of(self, epoch, ending)
         write_json(self.options.out / RESULT, result)
         return result
-
-    def compare(self, trained: float, compact: float) -> None:
-        """The compact network is the trained one, so their qualities differ by rounding, or something is wrong."""
-        if abs(trained - compact) > SAME * abs(trained):
-            warnings.warn(
-                f"{self.recipe.name}: test {self.quality} is {trained:.4g} before compress() and {compact:.4g} after "
-                "it; they should agree to rounding. The run is saved; please report this.",
-                stacklevel=2,
-            )
 
 
 def can_be_rebuilt(out: Path) -> bool:

@@ -73,7 +73,7 @@ def test_a_compact_model_of_another_quality_is_told(folder: Path, tmp_path: Path
             small.fc.bias.add_(torch.arange(len(small.fc.bias)).to(small.fc.bias))
         return small
 
-    monkeypatch.setattr("gatewise.tasks.training.trainer.compress", compress)
+    monkeypatch.setattr("gatewise.tasks.training.ending.compress", compress)
     with pytest.warns(UserWarning, match=r"before compress\(\) and .* after"):
         train(tiny("word-ptb", folder), options(tmp_path, folder))
     assert (tmp_path / "result.json").exists()

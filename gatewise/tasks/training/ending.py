@@ -1,0 +1,86 @@
+"""The end of a run: quality and counts of its network, the compact model on disk, and what result.json tells."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gatewise.analyse import map_gates
+from gatewise.compact import compress
+from gatewise.export import CheckpointError, save
+from gatewise.report import Report, measure
+from gatewise.tasks import provenance
+from gatewise.tasks.data.encoding import encoding_of, save_encoding
+from gatewise.tasks.files import GATES, MODEL, RunError, write_json
+from gatewise.tasks.training.evaluation import Evaluator
+from gatewise.tasks.training.recurrence_share import recurrence_share
+
+if TYPE_CHECKING:
+    from gatewise.tasks.training.trainer import Run
+
+SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
+
+
+@dataclass(frozen=True)
+class Ending:
+    quality: dict[str, float]
+    report: Report
+    recurrence_share: float | None
+    model_bytes: int
+
+
+def conclude(run: Run) -> Ending:
+    """Evaluate, count, cut and save the network as it stands."""
+    quality, report = run.qualities(), measure(run.model)
+    share = recurrence_share(run.model, run.feed, run.step, run.update, run.device)
+    compact = compress(copy.deepcopy(run.model).eval())
+    trained = quality[f"test_{run.quality}"]
+    cut = Evaluator(compact, run.objective, run.test_feed, run.device, graph=False)()
+    quality[f"compact_test_{run.quality}"] = cut
+    if abs(trained - cut) > SAME * abs(trained):
+        warnings.warn(
+            f"{run.recipe.name}: test {run.quality} is {trained:.4g} before compress() and {cut:.4g} after it; they "
+            "should agree to rounding. The run is saved; please report this.",
+            stacklevel=2,
+        )
+    folder = run.options.out
+    try:
+        saved = save(compact.cpu(), folder / MODEL)
+    except CheckpointError as error:
+        raise RunError(f"{error} The run goes on with --resume.") from error
+    save_encoding(encoding_of(run.corpus), folder / MODEL)
+    if run.sparsifier is not None:
+        write_json(folder / GATES, map_gates(run.model).to_dict(), indent=None)
+    return Ending(quality, report, share, saved.stored_bytes)
+
+
+def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:
+    """What result.json holds; after a refit, with the network that it began with."""
+    result = {
+        "name": run.recipe.name,
+        "title": run.recipe.title,
+        "quality": ending.quality,
+        "epoch": epoch,
+        "counts": ending.report.to_dict(),
+        "expect": dict(run.recipe.expect),
+        "seed": run.recipe.train.seed,
+        "seconds": run.position.seconds,
+        "peak_memory": provenance.peak_memory(run.device),
+        "recurrence_share": ending.recurrence_share,
+        "graph": run.update.graph is not None,
+        "model_bytes": ending.model_bytes,
+        "data": {
+            "sizes": run.about,
+            "note": run.corpus.note,
+            "vectors": str(run.coverage),
+            "digest": run.digest,
+        },
+        "hardware": provenance.hardware(run.device),
+        "versions": provenance.versions(),
+        "command": provenance.command(),
+        "commit": provenance.commit(),
+        "recipe": run.recipe.steering(),
+    }
+    return result | ({"before_refit": run.position.before} if run.position.before else {})
