@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
 
@@ -222,6 +223,18 @@ def test_the_encoding_goes_where_the_model_goes(run: Path, monkeypatch: Any) -> 
     assert not Path("c.encoding.json").exists()
 
 
+def test_an_export_says_what_its_error_was_measured_on(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """An example is a file of sequences as the model takes them, in its own units."""
+    monkeypatch.chdir(run.parent)
+    np.save("x.npy", np.random.default_rng(0).standard_normal((6, 40, 2)))
+    assert main(["export", "run", "--c", "c", "--int8"]) == 0
+    assert "on one random sequence of 12 steps" in capsys.readouterr().out
+    assert main(["export", "run", "--c", "c", "--int8", "--example", "x.npy"]) == 0
+    assert "on the example, 6 x 40 x 2" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("folder", [".", "..", "mine"])
 def test_a_foreign_folder_is_refused_before_anything_is_written(
     folder: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
@@ -244,6 +257,8 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
         (["export", "run", "--c", "c", "--no-states"], 2, "--lengths and --states belong to --onnx FILE"),
         (["export", "run", "--c", "c", "--onnx", "c/m.onnx"], 2, "lies in the folder of --c"),
         (["export", "run", "--c", "c", "--onnx", "c"], 2, "lies in the folder of --c"),
+        (["export", "run", "--onnx", "m.onnx", "--example", "x.npy"], 2, "--example belongs to --c FOLDER"),
+        (["export", "run", "--c", "c", "--example", "run/x.npy"], 2, "is no .npy file that can be read"),
         (["export", "run", "--onnx", "run"], 1, "run is a folder; ONNX is written into a file"),
         (["measure", "run", "--into", "nothere"], 2, "--into 'nothere' is not of the form MODULE:NAME"),
         (["measure", "run", "--into", "nothere:Net"], 2, "--into 'nothere:Net': No module named 'nothere'"),

@@ -28,7 +28,7 @@ from gatewise.runtime.narrow import (
 LAYERS = ("embedding", "one_hot", "recurrent", "linear")
 
 
-def rounded_model(model: nn.Module) -> nn.Module:
+def rounded_model(model: nn.Module, fold_embedding: bool | None = None) -> nn.Module:
     """A copy with the weights of to_c(weights="int8"), and float32 all else: same class, states, masks, any device.
 
     Where C folds the embedding into the first layer it rounds the table word -> input projection, not the two
@@ -40,7 +40,7 @@ def rounded_model(model: nn.Module) -> nn.Module:
     """
     small = copy.deepcopy(compacted(model))
     narrow = narrow_chain(small, norms_apart=True)
-    fold = should_fold(narrow, None)
+    fold = should_fold(narrow, fold_embedding)
     links = iter(rounded(narrow, fold).links)
     kept: Ints = np.arange(narrow.n_inputs)  # original numbers of the channels that reach a layer
     one_hot: Table | None = None
@@ -54,9 +54,11 @@ def rounded_model(model: nn.Module) -> nn.Module:
         if isinstance(link, Table) and isinstance(module, CompactEmbedding):
             kept = np.arange(link.weight.shape[1]) if fold else integers(module.components)
             module.weight, module.components = as_parameter(link.weight), torch.from_numpy(kept)
+            module.embedding_dim = max(module.embedding_dim, len(kept))  # a table may be wider
         elif isinstance(link, Table):
             kept, one_hot = np.arange(link.n_words), link if fold else None
         elif isinstance(module, CompactRecurrent):
+            module.input_size = max(module.input_size, int(kept.max(initial=0)) + 1)
             for level, found in enumerate([link, *islice(links, module.num_layers - 1)]):
                 assert isinstance(found, Level)
                 kept = put_level(module, level, found if one_hot is None else by_word(found, one_hot), kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from chains import CLOSE, Case, build, chains, emptied, packed_chains, three_len
 from compiled import OPTIONS, Compiled, pointer, run, sequences, variety
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Net
+from networks import Net, tagger
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -63,6 +64,69 @@ def test_int8(case: Case, fold: bool | None, kernels: list[Path], tmp_path: Path
         whole = compiled.run(compiled.instance(), x)
         np.testing.assert_allclose(whole, answer(bytes_of, x), **CLOSE)
     assert 0 <= compiled.report.max_abs_error < 1
+
+
+@settings(max_examples=8)
+@given(case=chains(steps=5), fold=st.sampled_from([None, True, False]))
+def test_the_error_on_an_example_is_that_of_the_c(
+    case: Case, fold: bool | None, kernels: list[Path], tmp_path: Path
+) -> None:
+    """The largest difference that running the C on the same sequences finds."""
+    options = {"weights": "int8", "fold_embedding": fold, "example": case.x}
+    compiled = Compiled(case.small, tmp_path, kernels, **options)
+    lengths = torch.full((case.model.o["batch"],), 5)
+    found = [np.zeros(1)]
+    for x, expected in zip(sequences(case), case.one_by_one(lengths)):
+        got = compiled.run(compiled.instance(), x)
+        found.append((got - expected.numpy().reshape(got.shape)).ravel())
+    np.testing.assert_allclose(
+        compiled.report.max_abs_error, np.abs(np.concatenate(found)).max(), rtol=0.02, atol=1e-5
+    )
+
+
+@settings(max_examples=5)
+@given(case=packed_chains(layout="same"), lengths=three_lengths)
+def test_an_example_may_have_lengths(case: Case, lengths: Tensor, tmp_path: Path) -> None:
+    """As forward() takes them; a model that packs computes nothing behind the end of a sequence."""
+    folder = tmp_path / "c"
+    long = gw.export.to_c(case.small, folder, weights="int8", example=(case.x, lengths))
+    behind = case.x.clone()
+    time = case.model.time
+    for b, n in enumerate(lengths.tolist()):
+        behind.select(1 - time, b)[n:] = 0
+    assert (
+        long.max_abs_error
+        == gw.export.to_c(case.small, folder, weights="int8", example=(behind, lengths)).max_abs_error
+    )
+
+
+def test_what_an_error_was_measured_on_is_named(tmp_path: Path) -> None:
+    """Large inputs reach where int8 is far off; a random sequence of small ones does not tell."""
+    model = tagger(nn.GRU(3, 40)).eval()
+    batch = 30 * torch.randn(50, 4, 3)
+    report = gw.export.to_c(model, tmp_path / "random", weights="int8")
+    own = gw.export.to_c(model, tmp_path / "own", weights="int8", example=batch.numpy())
+    float32 = gw.export.to_c(model, tmp_path / "float", example=batch)
+    assert report.max_abs_error < own.max_abs_error
+    assert 0 < float32.max_abs_error < 1e-5
+    for made, said in ((report, "one random sequence of 12 steps"), (own, "the example, 50 x 4 x 3")):
+        assert made.measured_on == said
+        assert f"on {said} | {made.max_abs_error:.3g}" in (made.path / "README.md").read_text()
+        assert json.loads((made.path / "gatewise.json").read_text())["measured_on"] == said
+
+
+@pytest.mark.parametrize(("example", "message"), [
+    ("x.npy", "example is of type str; expected a batch"),
+    ((), "example is of type tuple"),
+    (torch.randn(0, 4, 3), r"shape \(0, 4, 3\) holds no sequence"),
+    (torch.randn(5, 4, 2), r"example: forward\(\) does not take it \(ValueError: .*input_size is 3"),
+    (torch.full((5, 4, 3), torch.nan), "answer to it is not finite"),
+])  # fmt: skip
+def test_examples_that_are_none(example: Any, message: str, tmp_path: Path) -> None:
+    """Nothing is written then."""
+    with pytest.raises(ValueError, match=message):
+        gw.export.to_c(tagger(nn.GRU(3, 4)), tmp_path / "c", weights="int8", example=example)
+    assert not (tmp_path / "c").exists()
 
 
 def test_int8_is_smaller_and_near(tmp_path: Path) -> None:
