@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from gatewise.nn.lookup import cell_of, ending
+from gatewise.nn.lookup import Stored, cell_of, ending
 from gatewise.readers import ReaderGraph
 from gatewise.readers.graph import joined
 
@@ -15,18 +15,40 @@ LEVELS = ("W", "W+N", "W+G+N")  # weights; weights and neurons; weights, gates a
 
 
 class Lines:
-    """Numbers for all rows and columns of some matrices: matrix by matrix, first its rows, then its columns.
+    """Numbers for all rows and columns of some parameters: one by one, first its rows, then its columns.
 
-    Every group is a union of such lines, so sums of squares over lines are all that norms of groups need.
+    Every group is a union of such lines, so sums of squares over lines are all that norms of groups need. Groups are
+    made of matrices as they were before a cut; a row or column that is not there has no line: the number `count`.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
-        self.first_row: dict[str, int] = {}
-        self.first_column: dict[str, int] = {}
+        self.first: dict[str, tuple[int, int]] = {}  # of each parameter, its first row and column
+        self.matrices: dict[
+            str, tuple[str, Stored]
+        ] = {}  # of each matrix, its parameter and what that has of it
         self.count = 0
         for name, (rows, columns) in shapes.items():
-            self.first_row[name], self.first_column[name] = self.count, self.count + rows
+            self.first[name] = self.count, self.count + rows
             self.count += rows + columns
+
+    def add(self, matrix: str, parameter: str, has: Stored) -> None:
+        self.matrices[matrix] = parameter, has
+
+    def rows(self, matrix: str, numbers: Tensor) -> Tensor:
+        """The lines of some rows of a matrix."""
+        return self._lines(matrix, numbers, 0)
+
+    def columns(self, matrix: str, numbers: Tensor) -> Tensor:
+        return self._lines(matrix, numbers, 1)
+
+    def _lines(self, matrix: str, numbers: Tensor, axis: int) -> Tensor:
+        parameter, has = self.matrices[matrix]
+        first, there = self.first[parameter][axis], (has.rows, has.columns)[axis]
+        if there is None:
+            return first + numbers
+        there = torch.cat([there.cpu(), torch.tensor([-1])])  # ascends, and ends with what no number is
+        place = torch.searchsorted(there[:-1], numbers)
+        return torch.where(there[place] == numbers, first + place, self.count)
 
 
 def find_groups(
@@ -47,20 +69,21 @@ def find_groups(
         cell = cell_of(module)
         assert cell is not None
         end = ending(module, *block.place)
+        own = [joined(block.module, label + end) for label in ("weight_ih", "weight_hh")]
         rows = torch.arange(cell.n_gates * block.width)
-        own = [lines.first_row[joined(block.module, label + end)] for label in ("weight_ih", "weight_hh")]
-        gates = torch.stack([first + rows for first in own], dim=1)  # (G*H, 2)
+        gates = torch.stack([lines.rows(name, rows) for name in own], dim=1)  # (G*H, 2)
         reads = graph.reads_of(block.name)
         neurons = torch.full((block.width, len(reads)), lines.count)
         for k, r in enumerate(reads):
-            columns = lines.first_column[r.matrix] + r.column + torch.arange(r.width)
+            columns = lines.columns(r.matrix, r.column + torch.arange(r.width))
             neurons[r.unit : r.unit + r.width, k] = columns
         if levels == "W+N":
             neurons = torch.cat([*cell.split(gates), neurons], dim=1)
         groups += [gates, neurons] if levels == "W+G+N" else [neurons]
     width = max((group.shape[1] for group in groups), default=0)
     padded = [nn.functional.pad(group, (0, width - group.shape[1]), value=lines.count) for group in groups]
-    return torch.cat(padded) if padded else torch.zeros(0, 0, dtype=torch.int64)
+    found = torch.cat(padded) if padded else torch.zeros(0, 0, dtype=torch.int64)
+    return found[(found < lines.count).any(1)]  # constant gates of a compact layer, neurons that went
 
 
 def transpose_groups(groups: Tensor, count: int) -> Tensor:  # (count, groups of the busiest line)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gatewise.compact.plan import EmbeddingPlan, LinearPlan
 from gatewise.compact.recurrent import pick, spread
+from gatewise.nn.lookup import Stored
 
 
 class CompactLinear(nn.Linear):
@@ -33,6 +34,9 @@ class CompactLinear(nn.Linear):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={len(self.inputs)} -> {len(self.outputs)}"
+
+    def stored(self, matrix: str) -> Stored:
+        return Stored(matrix, self.outputs, self.inputs)
 
     def deterministic_weight(self) -> Tensor:
         """The weight in its original shape, zeros where something was cut."""
@@ -83,6 +87,9 @@ class CompactEmbedding(nn.Embedding):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.weight.shape[0]} words x {self.weight.shape[1]}"
+
+    def stored(self, matrix: str) -> Stored:
+        return Stored(matrix, (self.rows >= 0).nonzero().flatten(), self.components)
 
     def deterministic_weight(self) -> Tensor:
         words = (self.rows >= 0).nonzero().flatten()

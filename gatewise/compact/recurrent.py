@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gatewise.compact.plan import RecurrentPlan
-from gatewise.layout import Cell, Squash, State
+from gatewise.layout import Cell, Squash, State, suffix
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
+from gatewise.nn.lookup import Stored
 from gatewise.nn.recurrence import Weights, fused_layer, fusible, scan, unscale
 from gatewise.nn.single_step import SingleStep
 
@@ -60,6 +61,12 @@ class CompactLayer(nn.Module):
             f"{inputs} of {self.n_inputs} inputs, {self.kept} of {self.width} neurons, "
             f"{len(self.slots)} of {gates} gates"
         )
+
+    def stored(self, matrix: str) -> Stored:
+        """Original numbers of the rows, gate * H + neuron, and of the columns of `weight_ih` or `weight_hh`."""
+        k = max(self.kept, 1)
+        rows = self.slots // k * self.width + self.neurons[self.slots % k]
+        return Stored(matrix, rows, self.inputs if matrix == "weight_ih" else self.neurons[self.recurrent])
 
     def gated_gates(self) -> list[int]:
         return [k for k, gate in enumerate(self.cell.gates) if gate in self.cell.gated_recurrent]
@@ -182,6 +189,14 @@ class CompactRecurrent(Recurrent):
         assert isinstance(found, CompactLayer)
         return found
 
+    def stored(self, matrix: str) -> Stored:
+        """Of `weight_ih_l0` and the like, as the dense layer calls them."""
+        place = next(k for k, place in enumerate(self.places()) if matrix.endswith(suffix(*place)))
+        layer = self.layers[place]
+        assert isinstance(layer, CompactLayer)
+        own = layer.stored(matrix[: len("weight_ih")])
+        return own._replace(name=f"layers.{place}.{own.name}")
+
     def flatten_parameters(self) -> None:
         """Nothing to do: widths differ from layer to layer."""
 
@@ -279,6 +294,10 @@ class CompactCell(SingleStep):
 
     def deterministic(self, layer: int, direction: int) -> Weights:
         return self.layer.original(None)
+
+    def stored(self, matrix: str) -> Stored:
+        own = self.layer.stored(matrix)
+        return own._replace(name=f"layer.{own.name}")
 
     def step(self, x: Tensor, state: State) -> State:
         layer, squash = self.layer, SQUASHES[self.gate_activation]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +101,6 @@ def why_not_recurrent(module: nn.Module) -> str | None:
         )
     if isinstance(module, nn.RNNBase | nn.RNNCellBase) and cell_of(module) is None:
         return f"{type(module).__name__} has no gates"
-    if getattr(module, "is_compact", False) and cell_of(module) is not None:
-        return "it is compact already"
     return None
 
 
@@ -126,6 +125,25 @@ def matrix_names(module: nn.Module) -> list[str]:
     if cell_of(module) is None:
         return ["weight"]
     return [w + ending(module, *place) for place in places_of(module) for w in ("weight_ih", "weight_hh")]
+
+
+class Stored(NamedTuple):
+    """Where a layer has one of its matrices: the parameter's name inside it, and what it has of the original."""
+
+    name: str
+    rows: Tensor | None = None  # (rows,) their original numbers; None: all
+    columns: Tensor | None = None
+
+
+def stored(module: nn.Module, matrix: str) -> Stored:
+    """A matrix by the name that it had before a cut; only of a compact layer it is another parameter's."""
+    found = module.stored(matrix) if is_compact(module) else Stored(matrix)  # type: ignore[operator]
+    assert isinstance(found, Stored)
+    return found
+
+
+def is_compact(module: nn.Module) -> bool:
+    return getattr(module, "is_compact", False)
 
 
 def weights_of(module: nn.Module, layer: int, direction: int) -> Weights:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import Any
 
 from torch import nn
 
 from gatewise.groups import LEVELS
-from gatewise.nn.lookup import cell_of, forward_is_known, matrix_names, why_not_recurrent
+from gatewise.nn.lookup import cell_of, forward_is_known, is_compact, matrix_names, stored, why_not_recurrent
 
 
 def check_levels(levels: str) -> None:
@@ -92,13 +93,24 @@ def check_names(
 
 def check_own_parameters(name: str, module: nn.Module, argument: str = "") -> None:
     """A weight that torch computes from another one (pruned, parametrised) cannot be changed where it stands."""
-    made = [matrix for matrix in matrix_names(module) if matrix not in module._parameters]
+    own = dict(module.named_parameters())
+    made = [matrix for matrix in matrix_names(module) if stored(module, matrix).name not in own]
     if made:
         without = f", or leave the layer out with {argument}=[...]" if argument else ""
         raise ValueError(
             f"{name or 'the model'}: {made[0]} is computed from another parameter (torch.nn.utils.prune or a "
             f"parametrisation). Make it permanent first (prune.remove, remove_parametrizations){without}."
         )
+
+
+def check_whole(chosen: Mapping[str, nn.Module]) -> None:
+    """A posterior for every weight of a dense layer: what was cut has none to begin with."""
+    for name, module in chosen.items():
+        if is_compact(module):
+            raise ValueError(
+                f"{name or 'the model'}: it is compact already, and gatewise.Variational converts whole layers. To "
+                "sparsify it further use gatewise.GroupLasso, to train it on gatewise.Refit."
+            )
 
 
 def check_called(model: nn.Module, chosen: Mapping[str, nn.Module], argument: str) -> None:
@@ -111,3 +123,26 @@ def check_called(model: nn.Module, chosen: Mapping[str, nn.Module], argument: st
                     f"{inner[0]}: it belongs to MultiheadAttention {outer!r}, which uses its weights without calling "
                     f"it. Leave it out with {argument}=[...]."
                 )
+
+
+def check_numbers(n_train: int, snr_threshold: float, log_sigma: float, batch_dim: int | None) -> None:
+    check_not_negative(snr_threshold=snr_threshold, n_train=n_train)
+    if n_train == 0:
+        raise ValueError(
+            f"n_train={n_train} must be the number of training objects or target tokens, at least 1."
+        )
+    if snr_threshold == 0:
+        raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
+    if not isinstance(log_sigma, int | float) or not math.isfinite(log_sigma):
+        raise ValueError(f"log_sigma={log_sigma!r} must be a finite number; the paper starts at -3.")
+    if batch_dim is not None and (not isinstance(batch_dim, int) or batch_dim < 0):
+        raise ValueError(f"batch_dim={batch_dim!r} must be a position from the front: 0, 1, ...")
+
+
+def check_warm_up(warm_up: Any) -> None:
+    if warm_up is None:
+        return
+    steps = tuple(warm_up) if isinstance(warm_up, Sequence) and not isinstance(warm_up, str) else ()
+    numbers = all(isinstance(step, int | float) for step in steps)
+    if len(steps) != 2 or not numbers or not 0 <= steps[0] < steps[1]:
+        raise ValueError(f"warm_up={warm_up!r} must be (first, last) steps with 0 <= first < last.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gatewise.groups import Lines, find_groups, transpose_groups
-from gatewise.nn.lookup import check_finite, matrix_names
+from gatewise.nn.lookup import check_finite, matrix_names, stored
 from gatewise.readers import Block, ReaderGraph, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, check_own_parameters, chosen_modules
@@ -33,6 +33,9 @@ class GroupLasso:
     The paper's lambdas belong to a loss summed over the time window: `loss = T * criterion(...) + penalty()`. Its
     threshold belongs to SGD with a rate that falls far: what is unneeded goes back and forth around zero by the size
     of an update, so the threshold has to be about that, with Adam about the learning rate of the last epochs.
+
+    A compact network can be sparsified further: groups are made of the rows and columns that it still has, and
+    compress() cuts what became zero.
 
     Args:
         layers: recurrent layers whose gates and neurons form groups; all by default.
@@ -88,10 +91,13 @@ class GroupLasso:
             first.setdefault(id(self._parameter(name)), name)
         self.matrices = tuple(first.values())
         self.shapes = {name: matrix_shape(self._parameter(name)) for name in self.matrices}
+        if not any(rows * columns for rows, columns in self.shapes.values()):
+            raise ValueError("Nothing is left of the layers: they have no weight that could be penalised.")
         lines = Lines(self.shapes)
         for name in names:
-            own = first[id(self._parameter(name))]
-            lines.first_row[name], lines.first_column[name] = lines.first_row[own], lines.first_column[own]
+            module, _, matrix = name.rpartition(".")
+            own = stored(model.get_submodule(module), matrix)
+            lines.add(name, first[id(self._parameter(name))], own)
         l1_names = {first[id(self._parameter(name))] for name in in_scope}
         self.plan = Plan(
             group,
@@ -101,21 +107,30 @@ class GroupLasso:
         )
 
     def _parameter(self, name: str) -> Tensor:
-        module, _, attribute = name.rpartition(".")
-        tensor = getattr(self.model.get_submodule(module), attribute)
-        assert isinstance(tensor, Tensor)
-        return tensor
+        module, _, matrix = name.rpartition(".")
+        try:
+            layer = self.model.get_submodule(module)
+            return layer.get_parameter(stored(layer, matrix).name)
+        except AttributeError as error:
+            raise ValueError(
+                f"{name}: was there when this GroupLasso was made, but is not any more ({error}). Make it again, for "
+                "the model as it is now."
+            ) from error
 
-    def penalty(self) -> Tensor:
-        """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
+    def _current(self) -> list[Tensor]:
+        """The matrices, if they are those that the groups are made of."""
         matrices = [self._parameter(name) for name in self.matrices]
         for matrix, (name, shape) in zip(matrices, self.shapes.items()):
             if matrix.shape != shape:
                 raise ValueError(
                     f"{name}: its shape is {tuple(matrix.shape)}, but was {shape} when this GroupLasso was made, so "
-                    "its groups are others now. Make the GroupLasso again."
+                    "its groups are others now, as after compress(). Make the GroupLasso again."
                 )
-        result = Penalty.apply(self.plan, *matrices)  # type: ignore[no-untyped-call]
+        return matrices
+
+    def penalty(self) -> Tensor:
+        """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
+        result = Penalty.apply(self.plan, *self._current())  # type: ignore[no-untyped-call]
         assert isinstance(result, Tensor)
         return result
 
@@ -125,8 +140,7 @@ class GroupLasso:
 
         A frozen matrix stays as it is.
         """
-        matrices = [self._parameter(name) for name in self.matrices]
-        if trained := [matrix.detach() for matrix in matrices if matrix.requires_grad]:
+        if trained := [matrix.detach() for matrix in self._current() if matrix.requires_grad]:
             threshold_(trained, self.threshold)
 
     def structure(self) -> Structure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,14 @@ from torch import Tensor, nn
 from gatewise.nn.lookup import cell_of, check_finite, ending, is_single_step, replace_module
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
-from gatewise.sparsify.checks import check_choice, check_levels, check_not_negative, chosen_modules
+from gatewise.sparsify.checks import (
+    check_choice,
+    check_levels,
+    check_numbers,
+    check_warm_up,
+    check_whole,
+    chosen_modules,
+)
 from gatewise.sparsify.dispatch import sample_and_kl
 from gatewise.sparsify.layers import (
     LOG_SIGMA,
@@ -93,6 +99,7 @@ class Variational:
         chosen = without_frozen(chosen_modules(model, (nn.Linear, nn.Embedding), layers), layers is not None)
         graph = find_readers(model, readers)
         check_convertible(chosen, graph, vocabulary)
+        check_whole(chosen)
         check_not_wrapped(model, chosen.values())
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
         self.form, self.warm_up = KL_FORMS[kl], warm_up
@@ -113,7 +120,8 @@ class Variational:
             if isinstance(new, VariationalEmbedding) and name in vocabulary:
                 new.add_scale("word_scale", new.weight, (new.weight.shape[0],), log_sigma)
             replace_module(model, dense, new.train(dense.training))
-        first = next(iter(chosen))
+        self._converted, self._n_posteriors = tuple(chosen), len(self._posteriors())
+        first = self._converted[0]
         self.counter = joined(first, UPDATES)
         model.get_submodule(first).count_updates(warm_up is not None)  # type: ignore[operator]
         self._watch, self._ranks = Watch(model), Agreement(model)
@@ -124,7 +132,11 @@ class Variational:
     @property
     def steps(self) -> Tensor:
         """Updates so far: a buffer of the model, `counter` in its state_dict."""
-        return self.model.get_buffer(self.counter)
+        try:
+            return self.model.get_buffer(self.counter)
+        except AttributeError:
+            self._check_variational()
+            raise
 
     def penalty(self) -> Tensor:
         """KL / n_train, times the warm-up weight if there is one.
@@ -197,13 +209,22 @@ class Variational:
                     seen.setdefault(id(getattr(module, name)), (module, name))
         return list(seen.values())
 
+    def _check_variational(self) -> None:
+        """Layers that are no longer variational have no KL and count nothing."""
+        modules = dict(self.model.named_modules())
+        for name in self._converted:
+            kind = type(modules.get(name)).__name__
+            if not isinstance(modules.get(name), Posterior):
+                raise RuntimeError(
+                    f"{name}: is no longer variational but {kind}: this Variational belongs to the model as it was "
+                    "before compress() or gatewise.Refit. Use a Refit to train on what they made, or GroupLasso to "
+                    "sparsify a compact network further."
+                )
+
     def _parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         owners = self._posteriors()
-        if not owners:
-            raise RuntimeError(
-                "The model is not variational any more: gatewise.Refit made it deterministic. Use the penalty() and "
-                "step() of the Refit."
-            )
+        if not owners or len(owners) < self._n_posteriors:
+            self._check_variational()
         for layer, name in owners:
             if getattr(layer, name).dtype == torch.float16:
                 raise TypeError(
@@ -255,29 +276,6 @@ class Variational:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kl": None}  # part of a graph
-
-
-def check_numbers(n_train: int, snr_threshold: float, log_sigma: float, batch_dim: int | None) -> None:
-    check_not_negative(snr_threshold=snr_threshold, n_train=n_train)
-    if n_train == 0:
-        raise ValueError(
-            f"n_train={n_train} must be the number of training objects or target tokens, at least 1."
-        )
-    if snr_threshold == 0:
-        raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
-    if not isinstance(log_sigma, int | float) or not math.isfinite(log_sigma):
-        raise ValueError(f"log_sigma={log_sigma!r} must be a finite number; the paper starts at -3.")
-    if batch_dim is not None and (not isinstance(batch_dim, int) or batch_dim < 0):
-        raise ValueError(f"batch_dim={batch_dim!r} must be a position from the front: 0, 1, ...")
-
-
-def check_warm_up(warm_up: Any) -> None:
-    if warm_up is None:
-        return
-    steps = tuple(warm_up) if isinstance(warm_up, Sequence) and not isinstance(warm_up, str) else ()
-    numbers = all(isinstance(step, int | float) for step in steps)
-    if len(steps) != 2 or not numbers or not 0 <= steps[0] < steps[1]:
-        raise ValueError(f"warm_up={warm_up!r} must be (first, last) steps with 0 <= first < last.")
 
 
 def without_frozen(chosen: Mapping[str, nn.Module], asked_for: bool) -> dict[str, nn.Module]:
