@@ -189,13 +189,7 @@ def faster_unfused(cell: Cell, x: Tensor, weights: Sequence[Weights], batch: int
 def fusible(cell: Cell, weights: Sequence[Weights], gate_activation: str, mask: Tensor | None) -> bool:
     """Whether torch's kernels compute exactly this: a known cell, logistic gates, one z for all sequences."""
     known = cell.name in FUSED and gate_activation == "sigmoid" and mask is None
-    return known and not any(w.per_sequence for w in weights) and not loses_gradient(cell, weights)
-
-
-def loses_gradient(cell: Cell, weights: Sequence[Weights]) -> bool:
-    """torch.compile takes the CPU's LSTM for one of inference unless the input has a gradient, and then fails."""
-    trains = torch.compiler.is_compiling() and torch.is_grad_enabled()
-    return trains and cell.name == "LSTM" and not weights[0].w_ih.is_cuda
+    return known and not any(w.per_sequence for w in weights)
 
 
 def fused_layer(

@@ -192,7 +192,7 @@ class Recurrent(nn.Module):
             state = self._state(hx, int(sizes[0]), x, batched=True)
             if order is not None:
                 state = tuple(part.index_select(1, order) for part in state)
-            output, state = self._run(x, state, sizes, order, None)
+            output, state = self._sequence(x, state, sizes, order, None)
             if undo is not None:
                 state = tuple(part.index_select(1, undo) for part in state)
             return PackedSequence(output, sizes, order, undo), self._answer(state)
@@ -200,10 +200,19 @@ class Recurrent(nn.Module):
         state = self._state(hx, x.shape[1], x, batched)
         if mask is not None:
             mask = self._time_first_mask(mask, x, batched)
-        output, state = self._run(x, state, None, None, mask)
+        output, state = self._sequence(x, state, None, None, mask)
         if not batched:
             return output.squeeze(1), self._answer(tuple(part.squeeze(1) for part in state))
         return (output.transpose(0, 1) if self.batch_first else output), self._answer(state)
+
+    def _sequence(self, *given: Any) -> tuple[Tensor, State]:
+        """`_run`, which torch.compile leaves alone, as it does nn.LSTM: followed, every step would be compiled."""
+        return self._run_uncompiled(*given) if torch.compiler.is_compiling() else self._run(*given)
+
+    # Asked for only then: it imports all of dynamo when it is called first.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _run_uncompiled(self, *given: Any) -> tuple[Tensor, State]:
+        return self._run(*given)
 
     def _run(
         self, x: Tensor, state: State, sizes: Tensor | None, order: Tensor | None, mask: Tensor | None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from networks import CELLS, OURS, TORCH
+from networks import CELLS, OURS, TORCH, tagger
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pack_sequence
@@ -90,9 +90,13 @@ def test_autocast_runs_and_trains(cell: str, activation: str) -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
+DYNAMO_LOOKS = "ignore:The .grad attribute"  # at tensors that are no leaves, and hides it from users
+
+
+@pytest.mark.filterwarnings(DYNAMO_LOOKS)
 @pytest.mark.parametrize("layer", [gw.nn.LSTM(3, 4, 2), gw.nn.GRU(3, 4), gw.compress(nn.LSTM(3, 4))])
 def test_compiled_layers_train(layer: nn.Module) -> None:
-    """torch.compile breaks off at its own nn.LSTM; through ours it goes, and must come back with the gradients."""
+    """torch.compile breaks off at the recurrence, as at nn.LSTM, and must come back with the gradients."""
     x, found = torch.randn(5, 2, 3), {}
     for name, run in (("eager", layer), ("compiled", torch.compile(layer, backend="aot_eager"))):
         layer.zero_grad()
@@ -100,6 +104,29 @@ def test_compiled_layers_train(layer: nn.Module) -> None:
         output.square().sum().backward()
         found[name] = output, [p.grad for p in layer.parameters()]
     close(found["compiled"], found["eager"])
+
+
+@pytest.mark.filterwarnings(DYNAMO_LOOKS)
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("kind", ["dense", "hard", "variational", "per batch", "compact"])
+def test_what_is_compiled_does_not_grow_with_the_steps(cell: str, kind: str) -> None:
+    """Followed by dynamo, a recurrence would be compiled step by step, which takes minutes."""
+    nodes: list[int] = []
+
+    def count(graph: Any, _: Any) -> Any:
+        nodes[-1] += len(graph.graph.nodes)
+        assert cell.lower() not in str(graph.graph)  # torch's own kernel would be taken apart step by step
+        return graph.forward
+
+    model: Any = tagger(OURS[cell](3, 4, gate_activation="hard_sigmoid" if kind == "hard" else "sigmoid"))
+    if kind in ("variational", "per batch"):
+        gw.Variational(model, n_train=10, noise="batch" if kind == "per batch" else "sequence")
+    model = gw.compress(model) if kind == "compact" else model
+    for steps in (4, 9):
+        nodes.append(0)
+        torch._dynamo.reset()
+        torch.compile(model, backend=count, dynamic=False)(torch.randn(steps, 2, 3))
+    assert 0 < nodes[0] == nodes[1]
 
 
 @pytest.mark.parametrize("cell", CELLS)
