@@ -2,7 +2,11 @@
 
 Both files are written whole under temporary names, then the weights are renamed, then the config. A crash leaves the
 old or the new model: between the two renames the new config is still there under its temporary name, matches the
-weights by its SHA-256, and the next load() or save() finishes the rename.
+weights by its SHA-256, and the next load() or save() finishes the rename. What is read is what was summed: each file
+is opened once, and where another process saves meanwhile, both are read again.
+
+A config is ours if it says its format, its digest and the version of gatewise that wrote it; the weights beside it
+are. Files of the same names without that are somebody else's, and are replaced only where the caller says so.
 """
 
 from __future__ import annotations
@@ -11,39 +15,64 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
+import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 FORMAT = 1
-CONFIG, WEIGHTS, TEMPORARY = "config.json", "model.safetensors", ".tmp"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+TEMPORARY = ".gatewise-"  # begins the name of what is being written; nobody else has such names
+LARGEST_TEXT = (
+    2**23
+)  # bytes of a config or a header; 40,000 tensors fit, and Python objects take 20 times as much
+ATTEMPTS = 100  # to read a pair that others replace meanwhile
+
+if sys.platform == "win32":
+
+    def lock(folder: int) -> None:
+        """Windows locks no directory."""
+else:
+    import fcntl
+
+    def lock(folder: int) -> None:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
 
 
 class CheckpointError(ValueError):
     """A saved model that cannot be written or read; says which file, what is wrong, and the way out."""
 
 
-def write_pair(folder: Path, stored: dict[str, Tensor], config: dict[str, Any]) -> None:
+# Writing.
+
+
+def write_pair(
+    folder: Path, stored: dict[str, Tensor], config: dict[str, Any], overwrite: bool = False
+) -> None:
     """Put tensors and config in place of what was there; the config with the sum of the weights, and with its own."""
-    weights = folder / (WEIGHTS + TEMPORARY)
-    finish_interrupted(folder)
-    with nothing_left(folder):
-        save_file(stored, weights, metadata={"format": "pt"})
-        flush(weights)
-        sums = {"bytes": weights.stat().st_size, "sha256": sha256(weights)}
-        write_config(folder / (CONFIG + TEMPORARY), config | {"weights": sums})
-        shutil.copymode(folder / (CONFIG + TEMPORARY), weights)  # safetensors writes for the owner alone
-    os.replace(weights, folder / WEIGHTS)
-    try:
-        os.replace(folder / (CONFIG + TEMPORARY), folder / CONFIG)
-    except FileNotFoundError:  # a load() came between the two renames and has finished the second
-        matching_config(folder)
-    flush(folder)
+    weights, waiting = folder / (TEMPORARY + WEIGHTS), folder / (TEMPORARY + CONFIG)
+    with contextlib.ExitStack() as until_renamed:
+        with nothing_left(folder):
+            until_renamed.enter_context(one_saver(folder))
+            finish_interrupted(folder)
+            refuse_foreign(folder, overwrite)
+            for left in (weights, waiting):  # of a save that was killed
+                left.unlink(missing_ok=True)
+            data = safetensors.torch.save(stored, metadata={"format": "pt"})
+            sums = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            text = config_text(config | {"weights": sums}, folder)
+            write_new(weights, data)
+            write_new(waiting, text)
+        os.replace(weights, folder / WEIGHTS)
+        with contextlib.suppress(FileNotFoundError):  # a load() came between and has finished the second
+            os.replace(waiting, folder / CONFIG)
+        flush(folder)
 
 
 @contextlib.contextmanager
@@ -53,12 +82,14 @@ def nothing_left(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, CheckpointError) as error:
         with contextlib.suppress(OSError):
             for name in (WEIGHTS, CONFIG):
-                (folder / (name + TEMPORARY)).unlink(missing_ok=True)
+                (folder / (TEMPORARY + name)).unlink(missing_ok=True)
             if new:
                 folder.rmdir()
+        if isinstance(error, CheckpointError):
+            raise
         reason = getattr(error, "strerror", None) or said(error)
         raise CheckpointError(
             f"{folder}: the model could not be written ({reason}). What was there before is still "
@@ -66,15 +97,69 @@ def nothing_left(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def write_config(path: Path, config: dict[str, Any]) -> None:
+@contextlib.contextmanager
+def one_saver(folder: Path) -> Iterator[None]:
+    """Two processes that save into one folder take turns. The lock is the system's: who is killed leaves none."""
+    if os.name == "nt":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def refuse_foreign(folder: Path, overwrite: bool) -> None:
+    """Only our files are replaced, or regular ones if the caller says so."""
+    config, weights = folder / CONFIG, folder / WEIGHTS
+    for path in (config, weights):
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            raise CheckpointError(
+                f"{path}: is not a regular file, so it is not replaced. Choose another folder."
+            )
+    if overwrite or is_ours(config) or not (config.exists() or weights.exists()):
+        return
+    found = config if config.exists() else weights
+    raise CheckpointError(
+        f"{found}: was not written by gatewise, and would be replaced. Choose another folder, or say that it may go: "
+        "save(model, path, overwrite=True), --overwrite on the command line."
+    )
+
+
+def is_ours(config: Path) -> bool:
+    """Whether a config.json is one that save() wrote, of whatever version."""
+    try:
+        found = parsed(config)
+    except (OSError, ValueError):
+        return False
+    writer = found.get("provenance")
+    return {"format", "digest"} <= found.keys() and isinstance(writer, dict) and "gatewise" in writer
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A file that was not there: through no link, and on the disk before anything is renamed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def config_text(config: dict[str, Any], folder: Path) -> bytes:
     try:
         text = json.dumps(config | {"digest": digest(config)}, indent=1)
     except TypeError as error:
         raise CheckpointError(
-            f"{path}: config() must return plain numbers, strings and lists: {error}."
+            f"{folder / CONFIG}: config() must return plain numbers, strings and lists: {error}."
         ) from error
-    path.write_text(text + "\n", encoding="utf-8")
-    flush(path)
+    if len(text) > LARGEST_TEXT:
+        raise CheckpointError(
+            f"{folder / CONFIG}: would take {len(text):,} bytes, more than {LARGEST_TEXT:,}, for "
+            f"{len(config['tensors']):,} tensors; save parts of the model each by itself."
+        )
+    return (text + "\n").encode()
 
 
 def digest(config: Mapping[str, Any]) -> str:
@@ -83,33 +168,55 @@ def digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def flush(path: Path) -> None:
-    """On the disk before anything is renamed; a directory, so that its renames are."""
-    if os.name == "nt" and path.is_dir():
+def flush(folder: Path) -> None:
+    """The renames in a directory are on the disk."""
+    if os.name == "nt":
         return  # Windows cannot open a directory
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+# Reading.
 
 
-def matching_config(folder: Path) -> dict[str, Any]:
-    """The config that belongs to the weights. An interrupted save is finished; anything else that differs raises."""
-    weights, config = folder / WEIGHTS, folder / CONFIG
+def read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """The config, and the weights that belong to it. An interrupted save is finished, all else raises."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such directory; gatewise.save(model, path) makes one.")
+    for attempt in range(ATTEMPTS):
+        before = stamps(folder)
+        try:
+            return read_once(folder)
+        except CheckpointError:
+            # Someone saved meanwhile: one file was read before, the other after. Else they are what they are.
+            if attempt == ATTEMPTS - 1 or stamps(folder) == before:
+                raise
+    raise AssertionError
+
+
+def stamps(folder: Path) -> list[tuple[int, int, int] | None]:
+    """What tells one file from its successor of the same name."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in (WEIGHTS, CONFIG, TEMPORARY + CONFIG):
+        try:
+            of = (folder / name).stat()
+            found.append((of.st_ino, of.st_size, of.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def read_once(folder: Path) -> tuple[dict[str, Any], bytes]:
+    weights, config = folder / WEIGHTS, folder / CONFIG
     if not weights.is_file():
         inside = ", ".join(sorted(str(found.parent) for found in folder.glob(f"*/{WEIGHTS}")))
         way_out = f"There is one in {inside}." if inside else "If a first save was interrupted, save again."
         raise CheckpointError(f"{weights}: not found, so {folder} holds no saved model. {way_out}")
-    if finish_interrupted(folder):
-        return read_config(config if config.is_file() else config.with_name(CONFIG + TEMPORARY))
+    if (waiting := finish_interrupted(folder)) is not None:
+        return waiting
     if not config.is_file():
         raise CheckpointError(
             f"{config}: not found; {WEIGHTS} alone does not say what the model is. Save it again."
@@ -122,65 +229,91 @@ def matching_config(folder: Path) -> dict[str, Any]:
             f"{weights}: {state}: {size} bytes, but {CONFIG} says {want['bytes']}. Copy the directory again, or save "
             "the model again."
         )
-    actual = sha256(weights)
+    data = weights.read_bytes()
+    actual = hashlib.sha256(data).hexdigest()
     if actual != want["sha256"]:
         raise CheckpointError(
             f"{weights}: altered: its SHA-256 begins with {actual[:12]}, but {CONFIG} says {want['sha256'][:12]}. "
             "Copy the directory again, both files together, or save the model again."
         )
-    return found
+    return found, data
 
 
-def finish_interrupted(folder: Path) -> bool:
-    """Whether the config under its temporary name is the one that belongs to the weights; it is then renamed."""
-    weights, config, waiting = folder / WEIGHTS, folder / CONFIG, folder / (CONFIG + TEMPORARY)
-    if not waiting.is_file() or not weights.is_file():
-        return False
+def finish_interrupted(folder: Path) -> tuple[dict[str, Any], bytes] | None:
+    """The config under its temporary name with the weights, if they belong together; it is then renamed."""
+    weights, config, waiting = folder / WEIGHTS, folder / CONFIG, folder / (TEMPORARY + CONFIG)
+    if not waiting.is_file() or waiting.is_symlink() or not weights.is_file():
+        return None
     try:
-        new = read_config(waiting)["weights"]
-    except CheckpointError:
-        return False  # not written to its end: the save never came to its first rename
-    if weights.stat().st_size != new["bytes"] or sha256(weights) != new["sha256"]:
-        return False
+        found = read_config(waiting)
+        data = weights.read_bytes() if weights.stat().st_size == found["weights"]["bytes"] else b""
+    except (CheckpointError, OSError):
+        return None  # not written to its end: the save never came to its first rename
+    if hashlib.sha256(data).hexdigest() != found["weights"]["sha256"]:
+        return None
     if config.is_file():
-        try:
-            if read_config(config)["weights"]["sha256"] == new["sha256"]:
-                return False  # both describe these weights; the save stopped before its first rename, or lost a race
-        except CheckpointError:
-            pass
+        with contextlib.suppress(CheckpointError):
+            if read_config(config)["weights"]["sha256"] == found["weights"]["sha256"]:
+                return None  # both describe these weights; the save stopped before its first rename, or lost a race
     # A read-only directory, or someone was faster: what was read is still true.
     with contextlib.suppress(OSError):
         os.replace(waiting, config)
-    return True
+    return found, data
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; ValueError for everything else."""
+    if path.stat().st_size > LARGEST_TEXT:
+        raise ValueError(f"more than {LARGEST_TEXT:,} bytes")
+    try:
+        found = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"a {type(found).__name__}, not an object")
+    return found
 
 
 def read_config(path: Path) -> dict[str, Any]:
+    """A config with its own digest; of what it says only format and weights are checked here."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parsed(path)
         version = config["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: not the config of a saved model ({said(error)}): truncated or altered. Save the model again."
         ) from error
-    if not isinstance(version, int) or version > FORMAT:
-        writer = config.get("provenance", {}).get("gatewise", "a newer version")
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        provenance = config.get("provenance")
+        writer = provenance.get("gatewise") if isinstance(provenance, dict) else None
         raise CheckpointError(
-            f"{path}: format {version}, but this gatewise reads formats up to {FORMAT}. It was written by gatewise "
-            f"{writer}: upgrade to that or later."
+            f"{path}: format {str(version)[:40]}, but this gatewise reads formats up to {FORMAT}. It was written by "
+            f"gatewise {writer or 'of a newer version'}: upgrade to that or later."
         )
     if config.get("digest") != digest(config):
         raise CheckpointError(
             f"{path}: altered: its contents do not match its own digest. Copy the directory again, or save again."
         )
-    assert isinstance(config, dict)
+    weights = config.get("weights")
+    if (
+        not isinstance(weights, dict)
+        or type(weights.get("bytes")) is not int
+        or not isinstance(weights.get("sha256"), str)
+    ):
+        raise CheckpointError(
+            f"{path}: does not say what its weights are, 'bytes' and 'sha256'. Save the model again."
+        )
     return config
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    path = folder / WEIGHTS
+def tensors_in(data: bytes, path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, as large as the file."""
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
+        header = int.from_bytes(data[:8], "little")
+        if header > LARGEST_TEXT:
+            raise ValueError(f"a header of {header:,} bytes")
+        return safetensors.torch.load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise CheckpointError(
             f"{path}: not a safetensors file ({said(error)}). Save the model again."
         ) from error

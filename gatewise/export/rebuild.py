@@ -1,40 +1,73 @@
-"""What a saved layer must say of itself to be built again, without running anything that came with the file."""
+"""What a saved layer must say of itself to be built again, without running anything that came with the file.
+
+describe(layer) gives its kind and options. read_layer() checks them. build() makes the layer they describe on the
+meta device, where it has shapes and no memory, from the lengths of its index lists alone; the caller compares its
+tensors with those of the file. check_values() then looks into the lists themselves, because kernels trust them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gatewise.compact import CompactCell, CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent
-from gatewise.compact.plan import EmbeddingPlan, LinearPlan, RecurrentPlan
+from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent
 from gatewise.compact.recurrent import OPTIONS
+from gatewise.export.rebuild_compact import (
+    GRADIENT,
+    Fields,
+    Tensors,
+    check_cell,
+    check_embedding,
+    check_linear,
+    check_recurrent,
+    compact_cell,
+    compact_embedding,
+    compact_linear,
+    compact_recurrent,
+    floating,
+    gradient,
+)
+from gatewise.export.schema import (
+    Check,
+    Early,
+    SchemaError,
+    flag,
+    listed,
+    maybe,
+    number,
+    one_of,
+    record,
+    text,
+    whole,
+)
 from gatewise.layout import Cell
 from gatewise.nn import GRU, LSTM, Recurrent
+from gatewise.nn.cells import SQUASHES
 from gatewise.nn.lookup import SINGLE_STEP, cell_of, ending, places_of
 from gatewise.sparsify.layers import (
     UPDATES,
     Posterior,
+    RecurrentPosterior,
     VariationalCell,
     VariationalEmbedding,
     VariationalLinear,
     VariationalRecurrent,
 )
 from gatewise.sparsify.settled import SettledCell, SettledRecurrent
+from gatewise.sparsify.variational import LINEAR_NOISES, NOISES
 
-Fields = Mapping[str, Any]
-Tensors = Mapping[str, Tensor]  # of one layer, by their names inside it
 POSTERIOR = ("noise", "snr_threshold")
 
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
     """Kind and constructor options of a gatewise layer; None for every other module."""
     own = getattr(module, "saved_as", type(module))
-    for kind, (layer, options, _) in KINDS.items():
-        if own is layer:
-            return {"kind": kind, **named(module, options)}
+    for kind, of in KINDS.items():
+        if own is of.layer:
+            return {"kind": kind, **named(module, of.options)}
     if isinstance(module, Recurrent) and type(module) in dense_classes().values():
         return {"kind": "dense", **named(module, OPTIONS), "cell": module.cell.name}
     return None
@@ -51,73 +84,61 @@ def named(module: nn.Module, options: tuple[str, ...] | list[str]) -> dict[str, 
         elif option == "layers":
             layers = module.layers if isinstance(module, CompactRecurrent) else [module.layer]
             said[option] = [{"width": layer.width, "n_inputs": layer.n_inputs} for layer in layers]  # type: ignore[union-attr]
-        elif option == "bias" and isinstance(module, nn.Linear):
-            said[option] = module.bias is not None
+        elif option == "bias" and isinstance(module, nn.Linear | CompactCell):
+            said[option] = (module.layer if isinstance(module, CompactCell) else module).bias is not None
         else:
             said[option] = getattr(module, option)
     return said
 
 
+def read_layer(where: str, fields: Any, tensors: Tensors) -> dict[str, Any]:
+    """The options of a layer as a file says them, each of its type and in its range."""
+    kinds: dict[str, tuple[str, ...]] = {kind: of.options for kind, of in KINDS.items()}
+    kind = record(kind=one_of(*kinds, "dense"))(where, fields)["kind"]
+    options = kinds.get(kind, ("cell", *OPTIONS))
+    checks = {option: FIELDS[option] for option in options}
+    if kind in ("compact-linear", "compact-cell"):
+        checks["bias"] = Early(flag, None)
+    said: dict[str, Any] = record(**checks)(where, fields)
+    if "num_layers" in options:
+        recurrences = said["num_layers"] * (2 if said["bidirectional"] else 1)
+        if recurrences > len(tensors):
+            raise SchemaError(
+                f"{where}.num_layers is {said['num_layers']}, but there are {len(tensors)} tensors"
+            )
+    if said.get("padding_idx") is not None and said["padding_idx"] >= said["num_embeddings"]:
+        raise SchemaError(f"{where}.padding_idx is {said['padding_idx']} of {said['num_embeddings']} words")
+    return {**said, "where": where}
+
+
 def build(fields: Fields, tensors: Tensors, old: nn.Module | None = None) -> nn.Module:
-    """A layer of the described kind in place of `old`; parameters and index lists are as large as the tensors say."""
-    if "cell" in fields:
-        fields = {**fields, "dense": dense_class(fields["cell"], old)}
-    if fields["kind"] == "dense":
-        layer: type[Recurrent] = fields["dense"]
-        return layer(**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
-    _, _, make = KINDS[fields["kind"]]
-    new = make(fields, tensors)
-    if isinstance(old, Posterior) and isinstance(new, Posterior):
-        new.go_on_counting(old)
-    return new
+    """The layer that the fields describe, on the meta device, in place of `old`. Of tensors only shapes are read."""
+    tensors = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    fields = with_class(fields, old)
+    with torch.device("meta"):
+        if fields["kind"] == "dense":
+            return dense_layer(fields, tensors)
+        new = KINDS[fields["kind"]].make(fields, tensors)
+        if isinstance(old, Posterior) and isinstance(new, Posterior):
+            new.go_on_counting(old)
+        return new
 
 
-def compact_linear(fields: Fields, tensors: Tensors) -> nn.Module:
-    plan = LinearPlan(
-        index(tensors, "inputs", fields["in_features"]), index(tensors, "outputs", fields["out_features"])
-    )
-    weight = nn.Parameter(torch.zeros_like(tensors["weight"]))
-    bias = nn.Parameter(torch.zeros_like(tensors["bias"])) if "bias" in tensors else None
-    return CompactLinear(fields["in_features"], fields["out_features"], plan, weight, bias)
+def dense_layer(fields: Fields, tensors: Tensors) -> Recurrent:
+    layer: type[Recurrent] = fields["dense"]
+    return layer(**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
 
 
-def compact_embedding(fields: Fields, tensors: Tensors) -> nn.Module:
-    words, width = int(fields["num_embeddings"]), int(fields["embedding_dim"])
-    rows, weight = tensors["rows"], tensors["weight"]
-    kept = (rows >= 0).nonzero().flatten()
-    if len(rows) != words or not torch.equal(rows[kept], torch.arange(len(weight))) or int(rows.min()) < -1:
-        raise ValueError(
-            f"'rows' does not map {words} words to the {len(weight)} rows of the weight, in order"
-        )
-    plan = EmbeddingPlan(kept, index(tensors, "components", width))
-    zero = nn.Parameter(torch.zeros_like(weight))
-    return CompactEmbedding(words, width, plan, zero, fields["padding_idx"], **gradient(fields))
+def check_values(fields: Fields, tensors: Tensors) -> None:
+    """Every index list ascends within its places, and no layer reads a neuron that is not there."""
+    check = KINDS[fields["kind"]].check if fields["kind"] in KINDS else None
+    if check is not None:
+        check(with_class(fields), tensors)
 
 
-def compact_layer(cell: Cell, fields: Fields, tensors: Tensors) -> CompactLayer:
-    width, n_inputs = int(fields["width"]), int(fields["n_inputs"])
-    neurons = index(tensors, "neurons", width)
-    plan = RecurrentPlan(
-        inputs=index(tensors, "inputs", n_inputs),
-        neurons=neurons,
-        rows=neurons,  # used only to cut the original
-        slots=index(tensors, "slots", cell.n_gates * len(neurons)),
-        recurrent=index(tensors, "recurrent", len(neurons)),
-    )
-    return CompactLayer(cell, plan, width, n_inputs, tensors["weight_ih"], "bias" in tensors)
-
-
-def compact_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
-    cell = fields["dense"].cell
-    layers = [
-        compact_layer(cell, layer, below(tensors, f"layers.{k}.")) for k, layer in enumerate(fields["layers"])
-    ]
-    return CompactRecurrent(cell, layers, {name: fields[name] for name in OPTIONS})
-
-
-def compact_cell(fields: Fields, tensors: Tensors) -> nn.Module:
-    cell = fields["dense"].cell
-    return CompactCell(cell, compact_layer(cell, fields["layers"][0], below(tensors, "layer.")))
+def with_class(fields: Fields, old: nn.Module | None = None) -> Fields:
+    """With the dense layer of its cell, if it has one."""
+    return {**fields, "dense": dense_class(fields["cell"], old)} if "cell" in fields else fields
 
 
 def variational_linear(fields: Fields, tensors: Tensors) -> nn.Module:
@@ -133,11 +154,6 @@ def variational_embedding(fields: Fields, tensors: Tensors) -> nn.Module:
     return posterior(VariationalEmbedding.convert(dense, fields["batch_dim"]), fields, tensors)
 
 
-def gradient(fields: Fields) -> dict[str, Any]:
-    """How the gradient of an embedding is made; early files do not say."""
-    return {name: fields.get(name, False) for name in GRADIENT}
-
-
 def variational_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
     dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, device="meta")
     return posterior(VariationalRecurrent.convert(dense), fields, tensors)
@@ -149,11 +165,19 @@ def variational_cell(fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
-    """Means, log sigmas and group variables are those that were saved."""
+    """Means, log sigmas and group variables, those that were saved: which levels there are, their names say."""
+    dtype = floating(tensors).dtype
+    new = new.to(dtype)
     new.become_posterior(*(fields[name] for name in POSTERIOR))
-    for name, tensor in tensors.items():
-        if name != UPDATES:
-            new.register_parameter(name, nn.Parameter(torch.zeros_like(tensor)))
+    own = dict(new.named_parameters(recurse=False, remove_duplicate=False))
+    for weight in [name for name, parameter in own.items() if parameter.dim() == 2]:
+        new.add_log_sigma(weight, 0.0, {})
+    if isinstance(new, RecurrentPosterior):
+        gates, neurons = (any(name.startswith(z) for name in tensors) for z in ("gate_scale", "neuron_scale"))
+        levels = "W+G+N" if gates else "W+N" if neurons else "W"
+        new.add_group_variables(levels, "input_scale" in tensors, 0.0)
+    elif "word_scale" in tensors:
+        new.add_scale("word_scale", new.weight, (len(new.weight),), 0.0)
     if UPDATES in tensors:
         new.count_updates()
     assert isinstance(new, nn.Module)
@@ -161,55 +185,69 @@ def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def settled_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
-    dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, device="meta")
+    dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
     return settled(SettledRecurrent.convert(dense), tensors)
 
 
 def settled_cell(fields: Fields, tensors: Tensors) -> nn.Module:
-    cell = fields["dense"].cell
-    dense = SINGLE_STEP[cell.name](**{name: fields[name] for name in CELL}, device="meta")
+    cell, options = fields["dense"].cell, {name: fields[name] for name in CELL}
+    dense = SINGLE_STEP[cell.name](**options, dtype=floating(tensors).dtype)
     dense.cell = cell
     return settled(SettledCell.convert(dense), tensors)
 
 
-def settled(new: nn.Module, tensors: Tensors) -> nn.Module:
-    """Parameters, and z_h where there is one, are those that were saved."""
+def settled(new: SettledRecurrent | SettledCell, tensors: Tensors) -> nn.Module:
+    """With z_h of the recurrences that were saved with one."""
     for place in places_of(new):
-        new.register_buffer("neuron_scale" + ending(new, *place), None)
-    for name, tensor in tensors.items():
-        zero = torch.zeros_like(tensor)
-        if name.startswith("neuron_scale"):
-            new.register_buffer(name, zero)
-        else:
-            new.register_parameter(name, nn.Parameter(zero))
+        name = "neuron_scale" + ending(new, *place)
+        new.register_buffer(name, floating(tensors).new_ones(new.hidden_size) if name in tensors else None)
     return new
 
 
+class Kind(NamedTuple):
+    layer: type[nn.Module]
+    options: tuple[str, ...]
+    make: Callable[[Fields, Tensors], nn.Module]
+    check: Callable[[Fields, Tensors], None] | None = None  # of values, where kernels trust them
+
+
 LINEAR, EMBEDDING = ("in_features", "out_features"), ("num_embeddings", "embedding_dim", "padding_idx")
-GRADIENT, CELL = ("scale_grad_by_freq", "sparse"), ("input_size", "hidden_size", "bias")
-KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...], Callable[[Fields, Tensors], nn.Module]]] = {
-    "compact-linear": (CompactLinear, LINEAR, compact_linear),
-    "compact-embedding": (CompactEmbedding, (*EMBEDDING, *GRADIENT), compact_embedding),
-    "compact-recurrent": (CompactRecurrent, ("cell", *OPTIONS, "layers"), compact_recurrent),
-    "compact-cell": (CompactCell, ("cell", "layers"), compact_cell),
-    "variational-linear": (
-        VariationalLinear,
-        (*LINEAR, "bias", "linear_noise", "batch_dim", *POSTERIOR),
-        variational_linear,
+CELL = ("input_size", "hidden_size", "bias")
+KINDS: dict[str, Kind] = {
+    "compact-linear": Kind(CompactLinear, (*LINEAR, "bias"), compact_linear, check_linear),
+    "compact-embedding": Kind(CompactEmbedding, (*EMBEDDING, *GRADIENT), compact_embedding, check_embedding),
+    "compact-recurrent": Kind(
+        CompactRecurrent, ("cell", *OPTIONS, "layers"), compact_recurrent, check_recurrent
     ),
-    "variational-embedding": (
-        VariationalEmbedding,
-        (*EMBEDDING, *GRADIENT, "batch_dim", *POSTERIOR),
-        variational_embedding,
+    "compact-cell": Kind(CompactCell, ("cell", "bias", "layers"), compact_cell, check_cell),
+    "variational-linear": Kind(
+        VariationalLinear, (*LINEAR, "bias", "linear_noise", "batch_dim", *POSTERIOR), variational_linear
     ),
-    "variational-recurrent": (
-        VariationalRecurrent,
-        ("cell", *OPTIONS, *POSTERIOR),
-        variational_recurrent,
+    "variational-embedding": Kind(
+        VariationalEmbedding, (*EMBEDDING, *GRADIENT, "batch_dim", *POSTERIOR), variational_embedding
     ),
-    "variational-cell": (VariationalCell, ("cell", *CELL, *POSTERIOR), variational_cell),
-    "settled-recurrent": (SettledRecurrent, ("cell", *OPTIONS), settled_recurrent),
-    "settled-cell": (SettledCell, ("cell", *CELL), settled_cell),
+    "variational-recurrent": Kind(
+        VariationalRecurrent, ("cell", *OPTIONS, *POSTERIOR), variational_recurrent
+    ),
+    "variational-cell": Kind(VariationalCell, ("cell", *CELL, *POSTERIOR), variational_cell),
+    "settled-recurrent": Kind(SettledRecurrent, ("cell", *OPTIONS), settled_recurrent),
+    "settled-cell": Kind(SettledCell, ("cell", *CELL), settled_cell),
+}
+SIZE = whole()
+FIELDS: dict[str, Check | Early] = {
+    **dict.fromkeys((*LINEAR, "num_embeddings", "embedding_dim"), SIZE),
+    **dict.fromkeys(("input_size", "hidden_size", "num_layers"), whole(1)),
+    **dict.fromkeys(("bias", "batch_first", "bidirectional"), flag),
+    **dict.fromkeys(GRADIENT, Early(flag, False)),
+    "padding_idx": maybe(SIZE),
+    "cell": text,
+    "layers": listed(record(width=SIZE, n_inputs=SIZE)),
+    "dropout": number(0, 1),
+    "gate_activation": one_of(*SQUASHES),
+    "noise": one_of(*NOISES),
+    "linear_noise": one_of(*LINEAR_NOISES),
+    "batch_dim": whole(0, 63),
+    "snr_threshold": number(0),
 }
 
 
@@ -236,21 +274,3 @@ def subclasses(parent: type[Recurrent]) -> Iterator[type[Recurrent]]:
     for child in parent.__subclasses__():
         yield child
         yield from subclasses(child)
-
-
-def below(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-def floating(tensors: Tensors) -> Tensor:
-    return next(t for t in tensors.values() if t.is_floating_point())
-
-
-def index(tensors: Tensors, name: str, size: int) -> Tensor:
-    """An ascending index list into `size` places. Kernels trust these numbers, so they are checked here."""
-    found = tensors[name]
-    if found.dtype != torch.int64 or found.dim() != 1:
-        raise ValueError(f"{name!r} is no list of indices")
-    if len(found) and (int(found[0]) < 0 or int(found[-1]) >= size or bool((found.diff() <= 0).any())):
-        raise ValueError(f"{name!r} does not ascend within 0..{size - 1}")
-    return found

@@ -11,16 +11,23 @@ zero only if all its bits are, so that -0.0 comes back as -0.0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from gatewise.export.schema import SchemaError, listed, one_of, record, whole
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 PARTS = {"dense": ("",), "narrow": ("",), "sparse": (":values", ":columns", ":starts")}
+Array = NDArray[Any]
+ROWS = 4096  # of a sparse matrix that are unpacked at once
 
 
 @dataclass(frozen=True)
@@ -36,18 +43,42 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         return vars(self) | {"shape": list(self.shape)}
 
+    @property
+    def kind(self) -> torch.dtype:
+        found = getattr(torch, self.dtype)
+        assert isinstance(found, torch.dtype)
+        return found
+
+    def blank(self) -> Tensor:
+        """A tensor of this shape and type without memory."""
+        return torch.empty(self.shape, dtype=self.kind, device="meta")
+
     @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> Entry:
+    def read(where: str, fields: Any) -> Entry:
+        """What a file says of a tensor, as far as it can be true."""
+        said = ENTRY(where, fields)
         entry = Entry(
-            tuple(int(n) for n in fields["shape"]),
-            str(fields["dtype"]),
-            str(fields["form"]),
-            int(fields["bytes"]),
-            int(fields["dense_bytes"]),
+            tuple(said["shape"]), *(said[name] for name in ("dtype", "form", "bytes", "dense_bytes"))
         )
-        if entry.form not in PARTS or not isinstance(getattr(torch, entry.dtype, None), torch.dtype):
-            raise ValueError(f"form {entry.form!r} with dtype {entry.dtype!r} is not known")
+        if entry.dense_bytes != math.prod(entry.shape) * entry.kind.itemsize:
+            raise SchemaError(
+                f"{where}.dense_bytes is {entry.dense_bytes}, which {entry.dtype} {entry.shape} is not"
+            )
+        if entry.form == "sparse" and not (len(entry.shape) == 2 and entry.kind.is_floating_point):
+            raise SchemaError(f"{where} is sparse, but no matrix of floating numbers")
+        if entry.form == "narrow" and entry.kind != torch.int64:
+            raise SchemaError(f"{where} is narrow, but not int64")
         return entry
+
+
+DTYPES = sorted(str(t).removeprefix("torch.") for t in vars(torch).values() if isinstance(t, torch.dtype))
+ENTRY = record(
+    shape=listed(whole(), most=64),
+    dtype=one_of(*DTYPES),
+    form=one_of(*PARTS),
+    bytes=whole(),
+    dense_bytes=whole(),
+)
 
 
 def encode(name: str, tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
@@ -71,14 +102,18 @@ def encode(name: str, tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
 
 def decode(name: str, entry: Entry, stored: Mapping[str, Tensor]) -> Tensor:
     """The tensor, bit for bit. ValueError where what is stored does not fit the entry."""
-    dtype = getattr(torch, entry.dtype)
     parts = [stored[name + end] for end in PARTS[entry.form]]
     if entry.form == "sparse":
-        return from_sparse(entry, dtype, *parts)
-    (tensor,) = parts
-    if tuple(tensor.shape) != entry.shape or (entry.form == "dense" and tensor.dtype != dtype):
-        raise ValueError(f"is {tensor.dtype} {tuple(tensor.shape)}, not {entry.dtype} {entry.shape}")
-    return tensor.to(dtype)
+        tensor = from_sparse(entry, *parts)
+    else:
+        (tensor,) = parts
+        types = NARROW if entry.form == "narrow" else (entry.kind,)
+        if tuple(tensor.shape) != entry.shape or tensor.dtype not in types:
+            raise ValueError(f"is {tensor.dtype} {tuple(tensor.shape)}, not {entry.dtype} {entry.shape}")
+        tensor = tensor.to(entry.kind, copy=True)
+    if size(parts) != entry.bytes:
+        raise ValueError(f"takes {size(parts)} bytes, not {entry.bytes}")
+    return tensor
 
 
 def sparse_parts(matrix: Tensor) -> list[Tensor]:
@@ -91,16 +126,32 @@ def sparse_parts(matrix: Tensor) -> list[Tensor]:
     return [matrix[mask], columns.to(ids), starts.to(torch.int32)]
 
 
-def from_sparse(entry: Entry, dtype: torch.dtype, values: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
-    matrix = torch.zeros(entry.shape, dtype=dtype)
-    ids, ends = columns.to(torch.int64), starts.to(torch.int64)
-    counts = ends.diff()
-    fits = len(ends) == len(matrix) + 1 and int(ends[0]) == 0 and int(ends[-1]) == len(values) == len(ids)
-    if not fits or (counts < 0).any() or ((ids < 0) | (ids >= matrix.shape[1])).any():
+def from_sparse(entry: Entry, values: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
+    """The matrix; its parts are checked first, so that there are as many row starts as rows to allocate."""
+    n_rows, n_columns = entry.shape
+    types = values.dtype, columns.dtype, starts.dtype
+    fits = types == (entry.kind, torch.uint16 if n_columns < 65536 else torch.int32, torch.int32)
+    fits = fits and values.dim() == columns.dim() == starts.dim() == 1 and len(starts) == n_rows + 1
+    if not fits or int(starts[0]) != 0 or not int(starts[-1]) == len(values) == len(columns):
         raise ValueError(f"has sparse parts that do not describe a matrix of shape {entry.shape}")
-    rows = torch.repeat_interleave(torch.arange(len(matrix)), counts)
-    matrix[rows, ids] = values
+    ends, ids = starts.numpy(), columns.numpy()
+    inside = not ((ends[1:] < ends[:-1]).any() or (ids >= n_columns).any() or (ids < 0).any())
+    if not inside or (within_rows(ids, ends) <= 0).any():
+        raise ValueError(f"has sparse parts that do not ascend within a matrix of shape {entry.shape}")
+    matrix = torch.zeros(entry.shape, dtype=entry.kind)
+    for row in range(0, n_rows, ROWS):  # in pieces: torch wants int64 for what is stored in two bytes
+        counts = torch.from_numpy(np.diff(ends[row : row + ROWS + 1]).astype(np.int64))
+        here = slice(int(ends[row]), int(ends[min(row + ROWS, n_rows)]))
+        rows = torch.repeat_interleave(torch.arange(row, row + len(counts)), counts)
+        matrix[rows, torch.from_numpy(ids[here].astype(np.int64))] = values[here]
     return matrix
+
+
+def within_rows(ids: Array, ends: Array) -> Array:
+    """How far it is from each entry to the next in the same row."""
+    first = np.zeros(len(ids) + 1, bool)  # of a row; the last place is for rows without entries at the end
+    first[ends] = True
+    return np.diff(ids.astype(np.int64))[~first[1:-1]]
 
 
 def size(tensors: Any) -> int:

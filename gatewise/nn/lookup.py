@@ -217,7 +217,12 @@ def gate_activation_of(module: nn.Module) -> str:
 
 
 def check_finite(model: nn.Module) -> None:
-    """NaN and infinite weights are refused by name: they would count as live and poison every sum."""
+    """NaN and infinite weights are refused by name: they would poison every sum. So are weights without values."""
+    if (name := next((name for name, p in model.named_parameters() if p.is_meta), None)) is not None:
+        raise ValueError(
+            f"{name}: is on the meta device, where it has a shape and no values. Fill the model first, with "
+            "load_state_dict(..., assign=True) or gatewise.load(path, into=model)."
+        )
     if (name := broken_parameter(model)) is not None:
         values = broken_values(model.get_parameter(name))
         raise ValueError(f"{name}: {values}. Load the last good checkpoint, or lower the learning rate.")

@@ -298,3 +298,14 @@ def test_a_model_with_nan_is_refused() -> None:
         model.fc.weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match=r"fc\.weight: 1 of 8 values are NaN"):
         gw.compress(model)
+
+
+def test_a_model_without_values_is_refused() -> None:
+    """On the meta device weights have shapes alone, and nothing is known to be zero."""
+    with torch.device("meta"):
+        model = nn.LSTM(3, 4)
+    for function in (gw.compress, gw.measure):
+        with pytest.raises(
+            ValueError, match="weight_ih_l0: is on the meta device, where it has a shape and no values"
+        ):
+            function(model)

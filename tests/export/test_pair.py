@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from saved_models import IDS, Tagger, sparse
 
 import gatewise as gw
@@ -21,7 +21,7 @@ class Crash(Exception):
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("call", range(6))
+@pytest.mark.parametrize("call", range(5))
 def test_a_crash_leaves_the_old_or_the_new_model(
     call: int, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,10 +44,9 @@ def test_a_crash_leaves_the_old_or_the_new_model(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", stopping(os.replace))
         patch.setattr(os, "fsync", stopping(os.fsync))
-        patch.setattr(pair, "save_file", stopping(pair.save_file))
         with pytest.raises(Crash):
             gw.save(new, tmp_path)
-    renamed = call >= 4  # written, flushed, flushed; then the weights are renamed, then the config
+    renamed = call >= 3  # flushed, flushed; then the weights are renamed, then the config
     if first and not renamed:
         with pytest.raises(CheckpointError, match="not found"):
             gw.load(tmp_path)
@@ -83,7 +82,7 @@ def test_a_read_only_folder_is_loaded_after_a_crash(tmp_path: Path, monkeypatch:
     """The config under its temporary name is enough; that it cannot be renamed does no harm."""
     model = sparse(Tagger())
     gw.save(model, tmp_path)
-    (tmp_path / "config.json").rename(tmp_path / "config.json.tmp")
+    (tmp_path / "config.json").rename(tmp_path / ".gatewise-config.json")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
     assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), model(IDS))
 
@@ -106,21 +105,20 @@ def test_a_load_between_the_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("error", [SafetensorError("No space left"), OSError(errno.ENOSPC, "No space left")])
 @pytest.mark.parametrize("before", [False, True])
 def test_what_cannot_be_written_leaves_nothing_new(
-    error: Exception, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk: the message names the folder, the model of before stays, and no folder stays empty."""
     folder, model = tmp_path / "model", Tagger()
     if before:
         gw.save(model, folder)
 
-    def full(tensors: Any, path: Path, metadata: Any) -> None:
-        path.write_bytes(b"half")
-        raise error
+    def full(path: Path, data: bytes) -> None:
+        path.write_bytes(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left")
 
-    monkeypatch.setattr(pair, "save_file", full)
+    monkeypatch.setattr(pair, "write_new", full)
     with pytest.raises(CheckpointError, match=r"model: the model could not be written .*No space left"):
         gw.save(Tagger(), folder)
     if before:
@@ -134,3 +132,93 @@ def test_who_may_read_one_file_may_read_the_other(tmp_path: Path) -> None:
     gw.save(Tagger(), tmp_path)
     modes = {(tmp_path / name).stat().st_mode for name in ("config.json", "model.safetensors")}
     assert len(modes) == 1
+
+
+def test_a_save_between_the_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that read the old config and would read the new weights reads both again."""
+    old, new = sparse(Tagger()), sparse(Tagger(), 0.3)
+    gw.save(old, tmp_path)
+    read, overtaken = pair.read_config, []
+
+    def slow(path: Path) -> Any:
+        config = read(path)
+        if not overtaken:
+            overtaken.append(gw.save(new, tmp_path))
+        return config
+
+    monkeypatch.setattr(pair, "read_config", slow)
+    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), new(IDS))
+    assert overtaken
+
+
+def test_loads_while_another_thread_saves(tmp_path: Path) -> None:
+    """Every load is the one model or the other, and none is refused."""
+    models = [sparse(Tagger(), share) for share in (0.2, 0.8)]
+    answers = [model(IDS) for model in models]
+    gw.save(models[0], tmp_path)
+    enough = threading.Event()
+
+    def save_on() -> None:
+        while not enough.is_set():
+            for model in models:
+                gw.save(model, tmp_path)
+
+    saving = threading.Thread(target=save_on)
+    saving.start()
+    try:
+        for _ in range(60):
+            loaded = gw.load(tmp_path, into=Tagger())(IDS)
+            assert any(torch.equal(loaded, answer) for answer in answers)
+    finally:
+        enough.set()
+        saving.join()
+
+
+@pytest.mark.parametrize("name", [".gatewise-config.json", ".gatewise-model.safetensors"])
+def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+    """Whoever may write to the folder could let a save write to any file of its owner's."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / name).symlink_to(victim)
+    gw.save(Tagger(), tmp_path / "model")
+    assert victim.read_text() == "mine"
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+
+
+FOREIGN: dict[str, dict[str, str]] = {
+    "a config of another library": {"config.json": '{"model_type": "lstm", "format": 1}'},
+    "weights alone": {"model.safetensors": "x"},
+    "both": {"config.json": "{}", "model.safetensors": "x"},
+    "no JSON": {"config.json": "[" * 100_000},
+}
+
+
+@pytest.mark.parametrize("files", FOREIGN.values(), ids=FOREIGN)
+def test_files_of_others_stay(files: dict[str, str], tmp_path: Path) -> None:
+    """config.json and model.safetensors are names that other libraries use."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(
+        CheckpointError, match=r"was not written by gatewise, and would be replaced.*overwrite=True"
+    ):
+        gw.save(Tagger(), tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+    model = Tagger()
+    gw.save(model, tmp_path, overwrite=True)
+    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), model(IDS))
+    gw.save(model, tmp_path)  # now it is ours
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_only_regular_files_are_replaced(overwrite: bool, tmp_path: Path) -> None:
+    """A link may lead anywhere, and a pipe or a device is no file to be replaced by one."""
+    gw.save(Tagger(), tmp_path / "other")
+    for make in (lambda path: path.symlink_to(tmp_path / "other/config.json"), os.mkfifo):
+        folder = tmp_path / "model"
+        folder.mkdir()
+        make(folder / "config.json")
+        with pytest.raises(CheckpointError, match=r"config\.json: is not a regular file"):
+            gw.save(Tagger(), folder, overwrite=overwrite)
+        (folder / "config.json").unlink()
+        folder.rmdir()

@@ -8,20 +8,23 @@ from networks import Classifier
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.rebuild import build, compact_embedding, describe, index
+from gatewise.export.rebuild import build, describe
+from gatewise.export.rebuild_compact import check_ascends, check_embedding
+from gatewise.export.schema import SchemaError
 
 
 @pytest.mark.parametrize("indices", [[0, 2, 1], [1, 1], [-1, 0], [0, 4]])
 def test_an_index_list_ascends_within_its_places(indices: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"'neurons' does not ascend within 0\.\.3"):
-        index({"neurons": torch.tensor(indices)}, "neurons", 4)
+    with pytest.raises(SchemaError, match=r"rnn\.neurons does not ascend within 0\.\.3"):
+        check_ascends("rnn", {"neurons": torch.tensor(indices)}, neurons=4)
 
 
 def test_a_word_has_a_row_or_none() -> None:
-    fields = {"num_embeddings": 3, "embedding_dim": 2, "padding_idx": None}
-    tensors = {"rows": torch.tensor([0, -2, 1]), "weight": torch.zeros(2, 2), "components": torch.arange(2)}
-    with pytest.raises(ValueError, match="does not map 3 words to the 2 rows"):
-        compact_embedding(fields, tensors)
+    fields = {"where": "emb", "num_embeddings": 3, "embedding_dim": 2, "padding_idx": None}
+    for rows in ([0, -2, 1], [0, 2, 1], [0, 1, 2]):
+        tensors = {"rows": torch.tensor(rows), "weight": torch.zeros(2, 2), "components": torch.arange(2)}
+        with pytest.raises(SchemaError, match=r"emb\.rows does not map 3 words to 2 rows"):
+            check_embedding(fields, tensors)
 
 
 @pytest.mark.parametrize("option", ["scale_grad_by_freq", "sparse"])

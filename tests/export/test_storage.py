@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.export.schema import SchemaError
 from gatewise.export.storage import Entry, decode, encode
 
 
@@ -68,8 +72,8 @@ def test_sparse_parts_that_describe_no_matrix_are_refused(part: str, content: li
     matrix[0, 1] = matrix[2, 2] = 1
     entry, stored = encode("w", matrix)
     assert entry.form == "sparse"
-    stored[f"w:{part}"] = torch.tensor(content, dtype=torch.int32)
-    with pytest.raises(ValueError, match=r"do not describe a matrix of shape \(3, 7\)"):
+    stored[f"w:{part}"] = torch.tensor(content).to(stored[f"w:{part}"].dtype)
+    with pytest.raises(ValueError, match=r"do not (describe|ascend within) a matrix of shape \(3, 7\)"):
         decode("w", entry, stored)
 
 
@@ -96,8 +100,42 @@ def test_an_index_list_takes_the_narrowest_type(content: list[int], dtype: torch
 @pytest.mark.parametrize("change", [{"form": "packed"}, {"dtype": "float31"}, {"dtype": "nn"}])
 def test_an_entry_of_another_version_is_refused(change: dict[str, str]) -> None:
     fields = encode("w", torch.ones(3, 7))[0].to_dict()
-    with pytest.raises(ValueError, match=r"form '.*' with dtype '.*' is not known"):
-        Entry.from_dict(fields | change)
+    with pytest.raises(SchemaError, match=r"tensors\.w\.(form|dtype) must be one of .*, not '"):
+        Entry.read("tensors.w", fields | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [3, 8]},
+        {"shape": [3, -7]},
+        {"shape": [3, 7.0]},
+        {"shape": [3, True]},
+        {"shape": [math.inf]},
+        {"shape": [10**30]},
+        {"shape": [1] * 100},
+        {"shape": 21},
+        {"dense_bytes": 83},
+        {"bytes": "84"},
+        {"form": "sparse", "shape": [21]},
+        {"form": "narrow"},
+    ],
+)
+def test_an_entry_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    """Shapes are what is allocated, so they are checked before anything is."""
+    fields = encode("w", torch.ones(3, 7))[0].to_dict()
+    with pytest.raises(SchemaError, match=r"tensors\.w"):
+        Entry.read("tensors.w", fields | change)
+
+
+def test_a_column_twice_in_a_row_is_refused() -> None:
+    """Which of the two values the matrix gets would be anyone's guess."""
+    matrix = torch.zeros(3, 70)
+    matrix[0, 1] = matrix[0, 4] = matrix[2, 2] = 1
+    entry, stored = encode("w", matrix)
+    stored["w:columns"] = torch.tensor([4, 4, 2]).to(torch.uint16)
+    with pytest.raises(ValueError, match="do not ascend within"):
+        decode("w", entry, stored)
 
 
 def test_dense_numbers_of_another_type_are_refused() -> None:

@@ -47,7 +47,7 @@ def conclude(run: Run) -> Ending:
         )
     folder = run.options.out
     try:
-        saved = save(compact.cpu(), folder / MODEL)
+        saved = save(compact.cpu(), folder / MODEL, overwrite=True)
     except CheckpointError as error:
         raise RunError(f"{error} The run goes on with --resume.") from error
     save_encoding(encoding_of(run.corpus), folder / MODEL)

@@ -1,0 +1,220 @@
+"""A file is not trusted, even where all its sums are right: sizes, types and lists are checked before any is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from mutants import loaded, write
+from saved_models import IDS, Tagger, sparse
+from torch import nn
+
+import gatewise as gw
+from gatewise.export import CheckpointError, pair
+from gatewise.tasks.models import WordLM
+
+
+def words(**options: Any) -> nn.Module:
+    return sparse(WordLM(**{"vocabulary": 11, "embedding": 6, "hidden": 6, "layers": 2} | options), 0.6)
+
+
+def edited(model: nn.Module, folder: Path, change: Any) -> Path:
+    """The model's files after change(config, tensors), with the sums that then are right."""
+    gw.save(model, folder)
+    config, data = pair.read_pair(folder)
+    tensors = safetensors.torch.load(data)
+    change(config, tensors)
+    write(folder, config, safetensors.torch.save(tensors))
+    return folder
+
+
+def set_in(*path: Any) -> Any:
+    """change() of one value in the config: its keys, then the value."""
+    *keys, last, value = path
+
+    def change(config: Any, _: Any) -> None:
+        for key in keys:
+            config = config[key]
+        config[last] = value
+
+    return change
+
+
+def sparse_and_wide(config: Any, tensors: Any) -> None:
+    """Eight bytes of row starts stand for two billion zeros."""
+    config["tensors"]["fc.weight"] = {"shape": [1, 2 * 10**9], "dtype": "float32", "form": "sparse", "bytes": 8,
+                                      "dense_bytes": 8 * 10**9}  # fmt: skip
+    del tensors["fc.weight"]
+    empty, starts = torch.zeros(0), torch.zeros(2, dtype=torch.int32)
+    tensors |= {
+        "fc.weight:values": empty,
+        "fc.weight:columns": empty.to(torch.int32),
+        "fc.weight:starts": starts,
+    }
+
+
+@pytest.mark.parametrize("change", [
+    set_in("arguments", "hidden", 15_000),
+    set_in("arguments", "vocabulary", 2**31),
+    set_in("arguments", "layers", 100_000),
+    set_in("arguments", "layers", 10**30),
+    set_in("modules", "rnn", "hidden_size", 15_000),
+    set_in("modules", "rnn", "num_layers", 10**6),
+    sparse_and_wide,
+])  # fmt: skip
+@pytest.mark.parametrize("into", [False, True])
+def test_a_small_file_takes_little_memory(change: Any, into: bool, tmp_path: Path) -> None:
+    """However large the model is that it describes: 11 kB took 10 GB."""
+    folder = edited(words(), tmp_path, change)
+    if into and change.__closure__ and "arguments" in change.__closure__[0].cell_contents:
+        return  # the caller's model has its own
+    with pytest.raises(CheckpointError):
+        loaded(folder, words() if into else None)
+
+
+def test_a_sparse_model_of_any_size_is_loaded_into_one(tmp_path: Path) -> None:
+    """The way out of the refusal: who builds the model says how large it may be."""
+    large = nn.Linear(20_000, 2_000)
+    with torch.no_grad():
+        large.weight.zero_()
+    gw.save(large, tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 20_000
+    back = gw.load(tmp_path, into=nn.Linear(20_000, 2_000))
+    assert torch.equal(back.weight, large.weight)
+
+
+def without(*names: str) -> Any:
+    def change(config: Any, tensors: Any) -> None:
+        for name in names:
+            del tensors[name], config["tensors"][name]
+
+    return change
+
+
+def shorter(name: str, narrow: bool = True) -> Any:
+    """An index list without its last number; its matrix stays."""
+
+    def change(config: Any, tensors: Any) -> None:
+        tensors[name] = tensors[name][:-1].clone()
+        n = len(tensors[name])
+        config["tensors"][name] |= {
+            "shape": [n],
+            "bytes": n * tensors[name].element_size(),
+            "dense_bytes": 8 * n,
+        }
+
+    return change
+
+
+def reads_a_removed_neuron(config: Any, tensors: Any) -> None:
+    kept = tensors["rnn.layers.0.neurons"].tolist()
+    gone = next(j for j in range(6) if j not in kept)
+    inputs = tensors["rnn.layers.1.inputs"]
+    others = [j for j in inputs.tolist() if j != gone]
+    others[next((k for k, j in enumerate(others) if j > gone), -1)] = gone
+    tensors["rnn.layers.1.inputs"] = torch.tensor(sorted(others), dtype=inputs.dtype)
+
+
+@torch.no_grad()
+def with_a_gap() -> nn.Module:
+    """Neuron 2 of the lower layer is read by nobody, so it is removed."""
+    model = words()
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2 and name.startswith("rnn"):
+            weight.copy_(torch.randn_like(weight))
+    model.rnn.weight_hh_l0[:, 2] = 0
+    model.rnn.weight_ih_l1[:, 2] = 0
+    return gw.compress(model)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (shorter("rnn.layers.0.neurons"), r"rnn: 'slots' is torch\.int64 \(20,\), not a list of at most 16 indices"),
+    (shorter("rnn.layers.1.recurrent"), r"weight_hh is \(\d+, \d+\) in the file"),
+    (shorter("rnn.layers.0.slots"), r"weight_ih is \(\d+, \d+\) in the file"),
+    (reads_a_removed_neuron, r"rnn\.layers\.1 reads neuron 2 of the level below, which was removed"),
+    (set_in("modules", "rnn", "gate_activation", "relu"), r"rnn\.gate_activation must be one of sigmoid"),
+    (set_in("modules", "rnn", "dropout", float("nan")), r"rnn\.dropout must be a finite number from 0 to 1"),
+    (set_in("modules", "rnn", "hidden_size", 7), r"rnn: its layers are not 2 x 1 layers of 7 neurons"),
+    (set_in("modules", "rnn", "layers", 0, "width", 7), r"rnn: its layers are not"),
+    (set_in("modules", "rnn", "num_layers", 1), r"rnn: its layers are not 1 x 1 layers"),
+    (set_in("modules", "rnn", "num_layers", 10**30), r"rnn\.num_layers must be a whole number"),
+    (set_in("modules", "rnn", "bidirectional", True), r"rnn: its layers are not 2 x 2 layers"),
+    (set_in("modules", "rnn", "bias", False), r"rnn\.layers\.0\.bias is in the file, but not in WordLM"),
+])  # fmt: skip
+def test_a_model_that_contradicts_itself(change: Any, message: str, tmp_path: Path) -> None:
+    """torch and the engine would make different networks of it, or none."""
+    folder = edited(with_a_gap(), tmp_path, change)
+    with pytest.raises(CheckpointError, match=message):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (set_in("tensors", 7), "it.tensors must be an object, not 7"),
+    (set_in("modules", []), "it.modules must be an object, not a list"),
+    (set_in("tensors", "fc.weight", "shape", [float("inf"), 2]), r"shape\[0\] must be a whole number"),
+    (set_in("shared", {"fc.weight": "emb.weight"}), r"shared\.fc\.weight names 'emb\.weight', which is no other"),
+    (set_in("frozen", ["nothing"]), "nothing is frozen in the file, but no parameter of WordLM"),
+    (set_in("class", "gatewise.tasks.models.Nothing"), "has no attribute 'Nothing'"),
+    (set_in("class", "gatewise.nothing.WordLM"), "No module named"),
+    (set_in("class", "gatewise.nn.LSTM"), "only your program can build"),
+    (set_in("class", 3), "it.class must be a text, not 3"),
+    (set_in("provenance", [1]), None),
+    (set_in("weights", None), "does not say what its weights are"),
+    (set_in("modules", "rnn", "layers", None), r"rnn\.layers must be a list"),
+    (without("rnn.layers.0.weight_ih"), "weight_ih"),
+    (without("fc.bias"), "fc.bias is in WordLM, but not in the file"),
+])  # fmt: skip
+def test_odd_configs(change: Any, message: str | None, tmp_path: Path) -> None:
+    """Whatever stands where something else should: one CheckpointError that names the place."""
+    folder = edited(gw.compress(words()), tmp_path, change)
+    if message is None:
+        loaded(folder)  # who wrote it is told, not used
+        return
+    with pytest.raises(CheckpointError, match=message):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a":' * 200_000, '{"format": ' + "9" * 5_000 + "}", "7", "[]", ""]
+)
+def test_a_config_that_is_none(text: str, tmp_path: Path) -> None:
+    gw.save(nn.Linear(2, 2), tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json: not the config of a saved model"):
+        gw.load(tmp_path)
+
+
+def test_a_format_that_is_no_number_is_refused_with_any_provenance(tmp_path: Path) -> None:
+    gw.save(nn.Linear(2, 2), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for version, provenance in ((2, [1]), (True, None), (0, {}), ("1", "x")):
+        path.write_text(json.dumps(config | {"format": version, "provenance": provenance}))
+        with pytest.raises(CheckpointError, match=f"format {version}, but this gatewise reads"):
+            gw.load(tmp_path)
+
+
+def test_buffers_that_share_their_memory_are_filled(tmp_path: Path) -> None:
+    """An expanded buffer has one place for many numbers; the file has a number for each."""
+    model = Tagger()
+    model.register_buffer("shift", torch.arange(3.0))
+    gw.save(model, tmp_path)
+    into = Tagger()
+    into.register_buffer("shift", torch.zeros(1).expand(3))
+    assert torch.equal(gw.load(tmp_path, into=into).shift, torch.arange(3.0))
+
+
+def test_a_model_without_memory_is_filled(tmp_path: Path) -> None:
+    """Built on the meta device it takes the tensors as they are; a buffer that no file has is named."""
+    model = gw.compress(sparse(Tagger()))
+    gw.save(model, tmp_path)
+    with torch.device("meta"):
+        into, other = Tagger(), Tagger()
+        other.register_buffer("own", torch.zeros(2), persistent=False)
+    assert torch.equal(gw.load(tmp_path, into=into)(IDS), model(IDS))
+    with pytest.raises(CheckpointError, match="own: is on the meta device, and the file does not have it"):
+        gw.load(tmp_path, into=other)
