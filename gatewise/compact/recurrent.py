@@ -128,6 +128,9 @@ class CompactLayer(nn.Module):
         """The inputs that some live gate reads, of all or of those `kept` below, both in the original numbering."""
         if self.inputs.shape[0] == x.shape[-1]:
             return x
+        if kept is not None and torch._C._get_tracing_state() is not None:
+            # As ONNX has no searchsorted, which torch's older exporter would trace.
+            x, kept = spread(x, kept, self.n_inputs, dim=-1), None
         return x.index_select(-1, self.inputs if kept is None else torch.searchsorted(kept, self.inputs))
 
     def step(self, x: Tensor, state: State, squash: Squash) -> State:  # (B, n_in), each (B, K)

@@ -238,7 +238,7 @@ def fused_stack(
     if x.is_cuda:
         flat = one_block(flat)
     # cuDNN keeps what its backward needs only when told that it trains; without dropout the flag does no more.
-    training = training or (dropout == 0 and torch.is_grad_enabled())
+    training = training or (x.is_cuda and dropout == 0 and torch.is_grad_enabled())
     state = hx if cell.n_states == 2 else hx[0]
     if batch_sizes is None:
         result = op(x, state, flat, bias, num_layers, dropout, training, bidirectional, False)

@@ -23,9 +23,10 @@ from gatewise.nn.recurrence import (
     fusible,
     scan_anywhere,
 )
+from gatewise.nn.scripting import Unscriptable
 
 
-class Recurrent(nn.Module):
+class Recurrent(Unscriptable, nn.Module):
     """h_t, state_t = step(x_t, state_{t-1}), for every layer and direction; the cell says what a step is.
 
     Subclasses name their cell. Parameters are called and shaped as in `torch.nn`, so checkpoints go both

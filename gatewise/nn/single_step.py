@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from gatewise.layout import Cell, State
+from gatewise.nn.scripting import Unscriptable
 
 
-class SingleStep(nn.Module):
+class SingleStep(Unscriptable, nn.Module):
     """state_t = step(x_t, state_{t-1}); subclasses say what a step is."""
 
     cell: Cell

@@ -62,7 +62,7 @@ def find_blocks(model: nn.Module) -> dict[str, Block]:
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError(
             f"{type(model).__name__}: a scripted or traced module has no layers that could be followed or cut. Give "
-            "the model it was made from, and script the result."
+            "the model it was made from, and trace the result: torch.jit.trace(small, x)."
         )
     found: list[Block] = []
     closed = [joined(name, "") for name, module in model.named_modules() if is_closed(module)]
