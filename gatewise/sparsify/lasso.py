@@ -17,8 +17,13 @@ from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_levels, check_not_negative, check_own_parameters, chosen_modules
 from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
 from gatewise.sparsify.layers import is_variational
+from gatewise.sparsify.watch import Watch, left_of_matrices
 from gatewise.structure import Structure
 
+LOOKS = (
+    25,
+    4,
+)  # updates from one look to the next, and looks in a row: of what is exactly zero little comes back
 EPS = 1e-8  # under the root, not after it: sqrt has an infinite slope at 0, where groups should end up
 
 
@@ -105,6 +110,11 @@ class GroupLasso:
             find_groups(model, graph, recurrent, levels, lines),
             lines.count,
         )
+        self._graph, self._recurrent = graph, tuple(recurrent)
+        self._watch = Watch(self._left, *LOOKS)
+
+    def _left(self) -> dict[str, bool]:
+        return left_of_matrices(self.model, self._graph, self._recurrent, self._parameter)
 
     def _parameter(self, name: str) -> Tensor:
         module, _, matrix = name.rpartition(".")
@@ -138,10 +148,20 @@ class GroupLasso:
     def step(self) -> None:
         """w = 0 where |w| < threshold, for every matrix with L1 or groups. Call it after the optimizer's step.
 
-        A frozen matrix stays as it is.
+        A frozen matrix stays as it is. Warns once when for a hundred updates nothing was left of a layer.
         """
         if trained := [matrix.detach() for matrix in self._current() if matrix.requires_grad]:
             threshold_(trained, self.threshold)
+        if torch.compiler.is_compiling():
+            return
+        if empty := self._watch.update():
+            warnings.warn(
+                f"{', '.join(empty)}: {self._watch.how_long} all input weights, or all weights that read the layer, "
+                "were zero: it gives every input the same answer. The penalty outweighs the data: "
+                f"group={self.group:g}, l1={self.l1:g}, threshold={self.threshold:g}. Begin again with a tenth of "
+                "group and l1, or a threshold that is not above the learning rate (Adam) of the last epochs.",
+                stacklevel=3,
+            )
 
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""

@@ -34,7 +34,7 @@ from gatewise.sparsify.layers import (
 )
 from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
 from gatewise.sparsify.ranks import Agreement, check_not_wrapped, enter_own_noise
-from gatewise.sparsify.watch import EVERY, IN_A_ROW, Watch, is_capturing, never_moved
+from gatewise.sparsify.watch import EVERY, Watch, is_capturing, left_of_posteriors, never_moved
 from gatewise.structure import Structure
 
 NOISES = ("sequence", "batch")
@@ -124,7 +124,7 @@ class Variational:
         first = self._converted[0]
         self.counter = joined(first, UPDATES)
         model.get_submodule(first).count_updates(warm_up is not None)  # type: ignore[operator]
-        self._watch, self._ranks = Watch(model), Agreement(model)
+        self._watch, self._ranks = Watch(self._left), Agreement(model)
         self._common: Tensor | None = None  # random numbers that the ranks share, while they are not in use
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
@@ -174,20 +174,24 @@ class Variational:
         self._ranks.check(self._watch.updates)
         if self._watch.updates == EVERY and not is_capturing() and never_moved(self._parameters()[1]):
             warnings.warn(
-                f"In {EVERY} updates no log sigma has moved: the optimizer does not have them, so nothing will "
-                "become sparse. Make the optimizer after gatewise.Variational(...), which adds parameters.",
+                f"In {EVERY} updates no log sigma has moved: the optimizer does not have them, and what goes is "
+                "decided by the sigma they began with, not by one that was learnt. Make the optimizer after "
+                "gatewise.Variational(...), which adds parameters.",
                 stacklevel=2,
             )
         if empty:
             updates = self._watch.updates
             longer = 2 * max(5 * updates, 0 if self.warm_up is None else self.warm_up[1])
             warnings.warn(
-                f"{', '.join(empty)}: for the last {IN_A_ROW * EVERY} of {updates:,} updates no input weight, or no "
-                "neuron, was above snr_threshold: evaluation gives every input the same answer. The penalty, KL / "
-                f"n_train with n_train={self.n_train:,}, outweighs the data. n_train must be the number of training "
-                f"texts, or of target tokens; if it is, let the penalty grow: warm_up=(0, {longer:_.0f}).",
+                f"{', '.join(empty)}: {self._watch.how_long} no input weight, or no neuron, was above snr_threshold: "
+                "evaluation gives every input the same answer. The penalty, KL / n_train with "
+                f"n_train={self.n_train:,}, outweighs the data. n_train must be the number of training texts, or of "
+                f"target tokens; if it is, let the penalty grow: warm_up=(0, {longer:_.0f}).",
                 stacklevel=2,
             )
+
+    def _left(self) -> dict[str, bool]:
+        return left_of_posteriors(self.model)
 
     def state_dict(self) -> dict[str, Tensor]:
         """How far the warm-up is, which the model's state_dict says as well."""

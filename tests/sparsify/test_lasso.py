@@ -215,6 +215,7 @@ def test_the_threshold_covers_what_the_penalty_reaches(levels: str, kept: int) -
     assert not model.rnn.weight_hh_l0.any()
 
 
+@pytest.mark.filterwarnings("ignore:rnn.l0, rnn.l1. for the last 100 of")
 def test_a_large_penalty_removes_everything_it_reaches() -> None:
     """Plain gradient steps with the threshold reach exact zeros."""
     model = LanguageModel()

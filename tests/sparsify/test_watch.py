@@ -59,16 +59,72 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
 
 
 def test_an_optimizer_from_before_the_conversion_is_noticed() -> None:
-    """It trains the means alone, and nothing would ever become sparse."""
+    """It trains the means alone: what goes is then decided by a sigma that nobody learnt."""
     model = LanguageModel(layers=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     sparsifier = gw.Variational(model, n_train=100, noise="batch")
     train(model, sparsifier, EVERY - 1, optimizer)
     with pytest.warns(
-        UserWarning, match=r"In 100 updates no log sigma has moved.* after gatewise\.Variational"
+        UserWarning, match=r"no log sigma has moved.* sigma they began with.* after gatewise\.Variational"
     ):
         train(model, sparsifier, 1, optimizer)
     train(model, sparsifier, EVERY, optimizer)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_a_lasso_that_kills_a_network_is_noticed(cell: str) -> None:
+    """All weights of the layer go to zero within a hundred updates; what was given is said, and a way out."""
+    torch.manual_seed(0)
+    model = LanguageModel(cell=cell, layers=1)
+    sparsifier = gw.GroupLasso(model, l1=0.1, group=1.0, threshold=2e-2)
+    with pytest.warns(
+        UserWarning, match=r"rnn\.l0: for the last 100 of .* group=1, l1=0\.1, thresh"
+    ) as found:
+        train(model, sparsifier, 300)
+    assert len(found) == 1
+    assert found[0].filename == __file__
+    assert gw.measure(model).neurons == {"rnn.l0": 0}
+
+
+def test_nothing_is_said_of_a_healthy_lasso() -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(layers=1)
+    train(model, gw.GroupLasso(model, l1=1e-5, group=1e-3, threshold=1e-3), 200)
+    assert gw.measure(model).neurons["rnn.l0"] > 0
+
+
+@pytest.mark.parametrize("zero", ["rnn.weight_ih_l0", "rnn.weight_ih_l1", "fc.weight"])
+@pytest.mark.parametrize("compact", [False, True])
+def test_either_side_of_a_layer_is_enough(zero: str, compact: bool) -> None:
+    """No input weight, or nobody who reads it; the layer between two others is read by the one above."""
+    model: Any = LanguageModel()
+    if compact:
+        model = gw.compress(model)
+        zero = zero.replace("weight_ih_l0", "layers.0.weight_ih").replace(
+            "weight_ih_l1", "layers.1.weight_ih"
+        )
+    sparsifier = gw.GroupLasso(model, l1=1e-9, group=1e-9, threshold=1e-9)
+    with torch.no_grad():
+        model.get_parameter(zero).zero_()
+    named = {"0": r"rnn\.l0: ", "1": r"rnn\.l0, rnn\.l1: ", "t": r"rnn\.l1: "}
+    steps(sparsifier, 99)
+    with pytest.warns(UserWarning, match="^" + named["0" if "0" in zero else "1" if "1" in zero else "t"]):
+        steps(sparsifier, 1)
+
+
+def test_a_layer_that_began_with_nothing_is_not_named_by_a_lasso() -> None:
+    model = LanguageModel()
+    with torch.no_grad():
+        model.fc.weight.zero_()
+    sparsifier = gw.GroupLasso(model, l1=1e-9, group=1e-9)
+    steps(copy.deepcopy(sparsifier), 101)
+    steps(pickle.loads(pickle.dumps(sparsifier)), 101)
+
+
+def test_a_compiled_lasso_step_asks_nothing() -> None:
+    sparsifier = gw.GroupLasso(Classifier(), l1=1e-9, group=1e-9)
+    torch.compile(sparsifier.step, backend="eager")()
+    assert sparsifier._watch.updates == 0
 
 
 @pytest.mark.parametrize("names", [["rnn.weight_ih_l1"], ["rnn.neuron_scale_l1"]])
