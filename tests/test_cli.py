@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,27 @@ def test_the_encoding_goes_where_the_model_goes(run: Path, monkeypatch: Any) -> 
     assert not Path("c.encoding.json").exists()
 
 
+@pytest.mark.parametrize("command", [["export", "run", "--onnx", "out"], ["report", "run", "--out", "out"]])
+def test_outputs_are_regular_files(command: list[str], run: Path, capsys: Any, monkeypatch: Any) -> None:
+    """A link or a pipe is refused before anything is computed, and stays what it is."""
+    monkeypatch.chdir(run.parent)
+    Path("out").symlink_to("/dev/null")
+    assert main(command) == 1
+    assert "out: is a link, a pipe or a device" in capsys.readouterr().err
+    assert Path("out").is_symlink()
+
+
+def test_compress_replaces_files_of_others_only_if_told(run: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(run.parent)
+    for name in ("config.json", "encoding.json"):
+        Path("small").mkdir(exist_ok=True)
+        (Path("small") / name).write_text('{"model_type": "lstm"}')
+        assert main(["compress", "run", "-o", "small"]) == 1
+        assert f"small/{name}: was not written by gatewise" in capsys.readouterr().err
+        assert main(["compress", "run", "-o", "small", "--overwrite"]) == 0
+    gatewise.load("small")
+
+
 def test_an_export_says_what_its_error_was_measured_on(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -293,12 +315,13 @@ def test_a_full_disk_is_told_with_what_was_to_be_written(
 ) -> None:
     """The system names no file when a write fails, and nothing half-written stays."""
 
-    def full(path: Path, content: bytes) -> int:
+    def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
     pytest.importorskip("onnx")
     monkeypatch.chdir(run.parent)
     monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     before = sorted(run.parent.rglob("*"))
     for option, name in (("--onnx", "m.onnx"), ("--c", "c")):
         assert main(["export", "run", option, name]) == 1

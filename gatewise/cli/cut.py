@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import gatewise
-from gatewise.cli.options import AsJson, Into, ModelFolder, Readers, built, stated
+from gatewise.cli.options import AsJson, Into, ModelFolder, Overwrite, Readers, built, stated
 from gatewise.cli.program import app
 
 CUT = "Measure and cut"
@@ -34,13 +34,14 @@ def measure(
 def compress(
     model: ModelFolder,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the small model.")],
+    overwrite: Overwrite = False,
     into: Into = None,
     reader: Readers = None,
 ) -> None:
     """Cut what is zero out of a saved model, exactly, and save what is left."""
     import warnings
 
-    from gatewise.tasks.data.encoding import ENCODING, copy_encoding
+    from gatewise.tasks.data.encoding import ENCODING, copy_encoding, read_encoding, sum_of
     from gatewise.tasks.files import model_folder
 
     if out.is_dir() and model_folder(out) != out:
@@ -54,8 +55,8 @@ def compress(
     for warning in said:
         typer.echo(f"Note: {warning.message}", err=True)
     before = sum(file.stat().st_size for file in model.glob("*.safetensors"))  # --out may be the same folder
-    saved = gatewise.save(small, out)
-    copy_encoding(model, out / ENCODING)
+    saved = gatewise.save(small, out, overwrite=overwrite, beside=sum_of(read_encoding(model)))
+    copy_encoding(model, out / ENCODING, overwrite)
     after = sum(file.stat().st_size for file in out.glob("*.safetensors"))
     typer.echo(
         f"{out}: {after:,} bytes, {before:,} before; tensors {saved.stored_bytes:,} bytes stored, "

@@ -18,6 +18,9 @@ DataDir = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")]
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a run, or one written by gatewise.save().")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace files of the same names that gatewise did not write.")
+]
 Into = Annotated[
     str | None,
     typer.Option(

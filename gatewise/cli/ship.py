@@ -44,6 +44,7 @@ def export(
     """
     from gatewise.export import load, to_c, to_onnx
     from gatewise.export.csource import check_replaceable
+    from gatewise.export.written import check_regular
     from gatewise.tasks.data.encoding import ENCODING, copy_encoding
     from gatewise.tasks.files import model_folder
 
@@ -56,6 +57,8 @@ def export(
     if (lengths is not None or states is not None) and onnx is None:
         raise typer.BadParameter("--lengths and --states belong to --onnx FILE.")
     model = model_folder(model)
+    if onnx is not None:
+        check_regular(onnx)
     if c is not None:
         c = c.resolve()  # "." has no name, which the encoding is called by
         check_replaceable(c)  # before anything is written

@@ -67,7 +67,9 @@ def train(
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin that run anew.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew, over what is in that folder.")
+    ] = False,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
     graph: Annotated[bool, typer.Option(help="Capture steps in CUDA graphs.")] = True,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files too.")] = False,

@@ -33,10 +33,17 @@ class Saved:
     dense_bytes: int
 
 
-def save(model: nn.Module, path: str | os.PathLike[str], *, overwrite: bool = False) -> Saved:
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    beside: Mapping[str, str] | None = None,
+) -> Saved:
     """Write a model, compressed or not, into a directory; a model there is replaced as a whole or not at all.
 
     config.json and model.safetensors that gatewise did not write stay, and are refused: `overwrite` replaces them.
+    `beside` names files that belong to the model, with their SHA-256: who reads them can ask the config.
     """
     folder = Path(path)
     if folder.is_file():
@@ -53,7 +60,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, overwrite: bool = Fa
         stored |= parts
     sizes = sum(e.bytes for e in entries.values()), sum(e.dense_bytes for e in entries.values())
     config = config_of(model, entries, shared) | {"stored_bytes": sizes[0], "dense_bytes": sizes[1]}
-    write_pair(folder, stored, config, overwrite)
+    write_pair(folder, stored, config | {"beside": dict(beside or {})}, overwrite)
     return Saved(folder, *sizes)
 
 

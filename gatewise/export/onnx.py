@@ -24,7 +24,7 @@ from torch import nn
 
 from gatewise import __version__
 from gatewise.export.onnx_graph import Graph, TimeAxis, not_empty, text_lengths
-from gatewise.export.written import naming
+from gatewise.export.written import put
 from gatewise.layout import Cell
 from gatewise.runtime.narrow import (
     Affine,
@@ -90,14 +90,7 @@ def to_onnx(
     )
     proto = writer.model()
     onnx.checker.check_model(proto, full_check=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        with naming(target):
-            temporary.write_bytes(proto.SerializeToString())
-            os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    put(target, proto.SerializeToString())
     return target
 
 

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +23,8 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
+
+from gatewise.export.written import check_regular, write_new
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -115,16 +116,16 @@ def refuse_foreign(folder: Path, overwrite: bool) -> None:
     """Only our files are replaced, or regular ones if the caller says so."""
     config, weights = folder / CONFIG, folder / WEIGHTS
     for path in (config, weights):
-        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            raise CheckpointError(
-                f"{path}: is not a regular file, so it is not replaced. Choose another folder."
-            )
+        try:
+            check_regular(path)
+        except FileExistsError as error:
+            raise CheckpointError(f"{path}: {error.strerror}.") from error
     if overwrite or is_ours(config) or not (config.exists() or weights.exists()):
         return
     found = config if config.exists() else weights
     raise CheckpointError(
         f"{found}: was not written by gatewise, and would be replaced. Choose another folder, or say that it may go: "
-        "save(model, path, overwrite=True), --overwrite on the command line."
+        "save(model, path, overwrite=True), or --overwrite where a command has it."
     )
 
 
@@ -136,15 +137,6 @@ def is_ours(config: Path) -> bool:
         return False
     writer = found.get("provenance")
     return {"format", "digest"} <= found.keys() and isinstance(writer, dict) and "gatewise" in writer
-
-
-def write_new(path: Path, data: bytes) -> None:
-    """A file that was not there: through no link, and on the disk before anything is renamed."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def config_text(config: dict[str, Any], folder: Path) -> bytes:
@@ -261,10 +253,10 @@ def finish_interrupted(folder: Path) -> tuple[dict[str, Any], bytes] | None:
     return found, data
 
 
-def parsed(path: Path) -> dict[str, Any]:
+def parsed(path: Path, largest: int = LARGEST_TEXT) -> dict[str, Any]:
     """The object in a JSON file; ValueError for everything else."""
-    if path.stat().st_size > LARGEST_TEXT:
-        raise ValueError(f"more than {LARGEST_TEXT:,} bytes")
+    if path.stat().st_size > largest:
+        raise ValueError(f"more than {largest:,} bytes")
     try:
         found = json.loads(path.read_bytes())
     except RecursionError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from gatewise.export.written import check_regular, write_new
 
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
 CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
@@ -45,11 +46,15 @@ def appearing(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(PARTIAL + path.name)
     try:
+        check_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial  # one that a process left that was killed is written over
+        partial.unlink(missing_ok=True)  # of a process that was killed, or a link to a file of someone else's
+        yield partial
         partial.replace(path)
     except OSError as error:
         kept = "The file from before is still there. " if path.exists() else ""
+        if isinstance(error, FileExistsError) and error.filename == str(path):
+            raise RunError(f"{path}: {error.strerror}.") from error
         raise RunError(
             f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another folder, "
             "then run the command again; training goes on with --resume."
@@ -67,10 +72,8 @@ def remove_partials(folder: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """The old file or the new one, never a part; the new one is on the disk before the old one goes."""
-    with appearing(path) as partial, partial.open("wb") as sink:
-        sink.write(content)
-        sink.flush()
-        os.fsync(sink.fileno())
+    with appearing(path) as partial:
+        write_new(partial, content)
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +23,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.export.pair import CONFIG, parsed
+from gatewise.export.schema import Early, flag, listed, number, one_of, record, text, whole
 from gatewise.tasks.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.tasks.data.language import LanguageData, Vocabulary, unix_lines, words_of
 from gatewise.tasks.data.series import SeriesData
 from gatewise.tasks.data.sources import DataError
-from gatewise.tasks.files import RunError, model_folder, write_json, write_whole
+from gatewise.tasks.files import RunError, model_folder, plain, write_whole
 from gatewise.wording import counted
 
 ENCODING = "encoding.json"
@@ -134,26 +137,91 @@ def encoding_of(corpus: Corpus) -> Encoding:
 
 
 def save_encoding(encoding: Encoding, folder: str | Path) -> None:
-    write_json(Path(folder) / ENCODING, encoding.to_dict(), indent=None)
+    write_whole(Path(folder) / ENCODING, content_of(encoding))
 
 
-def copy_encoding(model: Path, target: Path) -> list[Path]:
+def content_of(encoding: Encoding) -> bytes:
+    """The file, byte for byte: the config of its model holds their sum."""
+    return (json.dumps(plain(encoding.to_dict())) + "\n").encode()
+
+
+def sum_of(content: bytes | None) -> dict[str, str]:
+    """What save(beside=) takes of an encoding, if there is one."""
+    return {} if content is None else {ENCODING: hashlib.sha256(content).hexdigest()}
+
+
+def read_encoding(model: Path) -> bytes | None:
+    """The file in a model's folder, None where there is none; refused where the model was saved with another one.
+
+    Models of before the config held the sum are believed.
+    """
+    path, config = model / ENCODING, model / CONFIG
+    wanted = what_it_says(config).get("beside", {}) if config.is_file() else {}
+    expected = wanted.get(ENCODING) if isinstance(wanted, dict) else None
+    if not path.is_file():
+        if expected is None:
+            return None
+        raise RunError(
+            f"{path}: is not there, but the model was saved with one. Copy it along with the model."
+        )
+    content = path.read_bytes()
+    if expected is not None and sum_of(content)[ENCODING] != expected:
+        raise RunError(
+            f"{path}: is not the encoding that the model was saved with, so its numbers would mean other things. "
+            f"Copy the one that lay beside its {CONFIG}."
+        )
+    return content
+
+
+def what_it_says(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is none; that a config is right, load() checks."""
+    try:
+        return parsed(path, largest=2**30)  # words of a large vocabulary
+    except (OSError, ValueError):
+        return {}
+
+
+def copy_encoding(model: Path, target: Path, overwrite: bool = False) -> list[Path]:
     """A model's encoding under another name; where the model has none, no other model's stays there."""
-    if not (model / ENCODING).is_file():
+    content = read_encoding(model)
+    if target.exists() and not overwrite and not is_encoding(target):
+        raise RunError(f"{target}: was not written by gatewise, and would be replaced. Move it away.")
+    if content is None:
         target.unlink(missing_ok=True)
         return []
-    write_whole(target, (model / ENCODING).read_bytes())
+    write_whole(target, content)
     return [target]
+
+
+def is_encoding(path: Path) -> bool:
+    return what_it_says(path).get("kind") in {*KINDS.values(), "texts"}
 
 
 def load_encoding(folder: str | Path) -> Encoding | None:
     """The encoding of a run or a model's folder; None where there is none, as in runs of before it was kept."""
-    path = model_folder(Path(folder)) / ENCODING
-    if not path.is_file():
-        return None
+    model = model_folder(Path(folder))
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-        return Encoding(**fields)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(f"{path}: is not the encoding of a model ({error}). Copy it again.") from error
+        content = read_encoding(model)
+        if content is None:
+            return None
+        fields: dict[str, Any] = ENCODED("it", json.loads(content))
+        given = {key: value for key, value in fields.items() if value is not None}
+        return Encoding(
+            **given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        )
+    except RunError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RunError(
+            f"{model / ENCODING}: is not the encoding of a model ({error}). Copy it again."
+        ) from error
+
+
+WORDS, NUMBERS = listed(text), listed(number())
+ENCODED = record(
+    kind=one_of("words", "characters", "texts", "numbers"),
+    **dict.fromkeys(("symbols", "rare", "classes"), Early(WORDS, None)),
+    **dict.fromkeys(("mean", "scale"), Early(NUMBERS, None)),
+    **dict.fromkeys(("lower", "next_step"), Early(flag, None)),
+    max_len=Early(whole(), None),
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.analyse.history import COUNTED, named, rises
 from gatewise.analyse.page import Fact, PageRun, page
+from gatewise.export.written import check_regular
 from gatewise.report import measure, show
 from gatewise.tasks.files import CHECKPOINT, RunError, appearing, write_whole
 from gatewise.tasks.finished.opened import (
@@ -44,6 +45,7 @@ def write_report(
 
     `lags=0` leaves the lag curves out.
     """
+    check_regular(Path(out))  # now, not after minutes
     runs = [open_run(path, build) for path in paths]
     shown = [
         replace(page_run(run, data_dir, lags, sequences), title=title)

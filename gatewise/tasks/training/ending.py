@@ -12,8 +12,8 @@ from gatewise.compact import compress
 from gatewise.export import CheckpointError, save
 from gatewise.report import Report, measure
 from gatewise.tasks import provenance
-from gatewise.tasks.data.encoding import encoding_of, save_encoding
-from gatewise.tasks.files import GATES, MODEL, RunError, write_json
+from gatewise.tasks.data.encoding import ENCODING, content_of, encoding_of, sum_of
+from gatewise.tasks.files import GATES, MODEL, RunError, write_json, write_whole
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.recurrence_share import recurrence_share
 
@@ -45,12 +45,13 @@ def conclude(run: Run) -> Ending:
             "should agree to rounding. The run is saved; please report this.",
             stacklevel=2,
         )
-    folder = run.options.out
+    folder, encoding = run.options.out, content_of(encoding_of(run.corpus))
     try:
-        saved = save(compact.cpu(), folder / MODEL, overwrite=True)
+        # What is there is the run's: who begins one in a folder of others' files is refused before.
+        saved = save(compact.cpu(), folder / MODEL, overwrite=True, beside=sum_of(encoding))
     except CheckpointError as error:
         raise RunError(f"{error} The run goes on with --resume.") from error
-    save_encoding(encoding_of(run.corpus), folder / MODEL)
+    write_whole(folder / MODEL / ENCODING, encoding)
     if run.sparsifier is not None:
         write_json(folder / GATES, map_gates(run.model).to_dict(), indent=None)
     return Ending(quality, report, share, saved.stored_bytes)

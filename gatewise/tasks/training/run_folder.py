@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatewise.export.pair import CONFIG, WEIGHTS
+from gatewise.export.written import check_regular
 from gatewise.tasks.data.corpus import describe, digest, load_data
+from gatewise.tasks.data.encoding import ENCODING
 from gatewise.tasks.data.sources import DataError, data_folder
 from gatewise.tasks.files import (
     CHECKPOINT,
@@ -28,6 +32,9 @@ from gatewise.tasks.schema import DEFAULTS, OWN_DATA, Recipe
 if TYPE_CHECKING:
     from gatewise.tasks.training.trainer import Options
 
+# What a run writes besides recipe, checkpoint and metrics, which tell that there is one.
+WRITTEN = (RESULT, GATES, VECTORS, *(f"{MODEL}/{name}" for name in (CONFIG, WEIGHTS, ENCODING)))
+EVENTS = "events.out.tfevents.*"
 REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
 
 
@@ -65,10 +72,17 @@ def refuse_taken_folder(recipe: Recipe, options: Options) -> None:
                 f"{out}: holds a run already. Go on with it by --resume, begin it anew by --overwrite, or name "
                 "another --out."
             )
-    elif (out / RECIPE).is_file() and (out / RECIPE).read_bytes() != dump(recipe).encode():
+        return
+    if (out / RECIPE).is_file() and (out / RECIPE).read_bytes() != dump(recipe).encode():
         raise RunError(
             f"{out / RECIPE}: belongs to no run, and the run would write its own over it. Name another --out, or "
             "move the file away."
+        )
+    taken = [name for name in WRITTEN if os.path.lexists(out / name)]
+    if taken and not options.overwrite:
+        raise RunError(
+            f"{out / taken[0]}: belongs to no run, and the run would write its own over it. Name another --out, or "
+            "say that it may go: --overwrite."
         )
 
 
@@ -76,13 +90,23 @@ def prepare_folder(options: Options) -> None:
     out = options.out
     try:
         if options.overwrite and holds_run(out):
-            for name in (CHECKPOINT, METRICS, GATES, RESULT, VECTORS):
-                (out / name).unlink(missing_ok=True)
-            for name in (MODEL, TENSORBOARD):
-                shutil.rmtree(out / name, ignore_errors=True)
+            remove_run(out)
         remove_partials(out)
     except OSError as error:
         raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
+
+
+def remove_run(out: Path) -> None:
+    """The files of a run, and folders that are empty then; what others put beside them stays."""
+    for path in (
+        *(out / name for name in (CHECKPOINT, METRICS, *WRITTEN)),
+        *(out / TENSORBOARD).glob(EVENTS),
+    ):
+        check_regular(path)
+        path.unlink(missing_ok=True)
+    for name in (MODEL, TENSORBOARD):
+        with suppress(OSError):  # not there, or not empty
+            (out / name).rmdir()
 
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from tiny_corpora import table, tiny
 
 import gatewise as gw
+from gatewise.export import pair
 from gatewise.tasks import load_encoding
 from gatewise.tasks.data.classification import TextRules, csv_texts
 from gatewise.tasks.data.corpus import load_data
@@ -167,7 +168,47 @@ def test_a_run_without_an_encoding_counts_its_words_again(folder: Path, tmp_path
     train(tiny("csv", folder), Options(tmp_path, None, "cpu", quiet=True))
     before, _ = evaluate_saved(tmp_path)
     (tmp_path / "model" / "encoding.json").unlink()
+    with pytest.raises(RunError, match=r"encoding\.json: is not there, but the model was saved with one"):
+        evaluate_saved(tmp_path)
+    forget_sums(tmp_path / "model")
     assert evaluate_saved(tmp_path)[0] == before
+
+
+def forget_sums(model: Path) -> None:
+    """As models were saved before their config held the sum of what lies beside."""
+    path = model / "config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if key != "beside"}
+    path.write_text(json.dumps(config | {"digest": pair.digest(config)}))
+
+
+def test_an_encoding_of_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
+    """As many words in another order are another language; a model of before the sum was kept believes it."""
+    for name in ("run", "other"):
+        train(tiny("csv", folder), Options(tmp_path / name, None, "cpu", quiet=True))
+    before, _ = evaluate_saved(tmp_path / "run")
+    right, other = ((tmp_path / name / "model" / "encoding.json") for name in ("run", "other"))
+    fields = json.loads(other.read_text())
+    fields["symbols"][-2:] = fields["symbols"][:-3:-1]
+    right.write_text(json.dumps(fields))
+    with pytest.raises(RunError, match=r"encoding\.json: is not the encoding that the model was saved with"):
+        load_encoding(tmp_path / "run")
+    forget_sums(tmp_path / "run" / "model")
+    kept = load_encoding(tmp_path / "run")
+    assert kept is not None
+    assert list(kept.symbols) == fields["symbols"]
+    right.write_bytes(other.read_bytes())
+    assert evaluate_saved(tmp_path / "run")[0] == before
+
+
+@pytest.mark.parametrize("change", [
+    {"symbols": 7}, {"symbols": [1, 2]}, {"max_len": "9"}, {"kind": "music"}, {"mean": [None]}, {"new": 1},
+    {"lower": "yes"},
+])  # fmt: skip
+def test_an_encoding_of_other_types_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    fields = Encoding("texts", ("<pad>", "<start>", "<unk>", "a"), max_len=9).to_dict()
+    (tmp_path / "encoding.json").write_text(json.dumps(fields | change))
+    with pytest.raises(RunError, match=r"encoding\.json: is not the encoding of a model"):
+        load_encoding(tmp_path)
 
 
 def test_words_outside_the_vocabulary_are_unknown_and_characters_an_error(folder: Path) -> None:

@@ -51,6 +51,41 @@ def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -
     assert numbers(train(row, options(tmp_path, folder, overwrite=True))) == numbers(first)
 
 
+@pytest.mark.parametrize(
+    "name", ["result.json", "gates.json", "model/config.json", "model/model.safetensors"]
+)
+def test_files_of_others_are_not_written_over(name: str, folder: Path, tmp_path: Path) -> None:
+    """These are names that other libraries use, and this was not the folder of a run."""
+    foreign = tmp_path / name
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_text("theirs")
+    row = tiny("words", folder)
+    with pytest.raises(RunError, match=rf"{name}: belongs to no run.*--overwrite"):
+        train(row, options(tmp_path, folder))
+    with pytest.raises(RunError, match=rf"{name}: (belongs to no run|is not JSON)"):
+        train(row, options(tmp_path, folder, resume=True))
+    assert foreign.read_text() == "theirs"
+    train(row, options(tmp_path, folder, overwrite=True))
+    assert foreign.read_bytes() != b"theirs"
+
+
+def test_overwrite_leaves_what_no_run_wrote(folder: Path, tmp_path: Path) -> None:
+    """A run that begins anew replaces its own files; notes beside them, and a model of someone else's, stay."""
+    row = tiny("words", folder)
+    train(row, options(tmp_path, folder))
+    others = [tmp_path / name for name in ("notes.txt", "model/README.md", "model/pytorch_model.bin")]
+    for path in others:
+        path.write_text("mine")
+    train(row, options(tmp_path, folder, overwrite=True))
+    assert [path.read_text() for path in others] == ["mine"] * 3
+
+
+def test_a_pipe_is_not_replaced_by_a_result(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "result.json")
+    with pytest.raises(RunError, match=r"result\.json: (belongs to no run|is a link, a pipe)"):
+        train(tiny("words", folder), options(tmp_path, folder))
+
+
 def test_metrics_alone_are_a_run(folder: Path, tmp_path: Path) -> None:
     """The first checkpoint may be a minute away."""
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
