@@ -14,6 +14,7 @@ from gatewise.masks import Masks, find_masks
 from gatewise.nn.lookup import is_quantized
 from gatewise.readers import ReaderGraph, find_readers
 from gatewise.readers.graph import joined
+from gatewise.sizes import stored_bytes
 from gatewise.structure import (
     EmbeddingStructure,
     LayerStructure,
@@ -96,12 +97,17 @@ class Report(Counts):
     fixed_point: Counts
     exposed: Mapping[str, str]  # recurrent layers whose neurons stay because their readers are not known
     uncounted: Mapping[str, str]  # modules with matrices that no layer of the table has
+    # After the cut, as C source stores it: matrices, biases, constant gates, kept words; no code, no index lists.
+    bytes: int  # of float32
+    bytes_int8: int
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {
             "fixed_point": self.fixed_point.to_dict(),
             "exposed": dict(self.exposed),
             "uncounted": dict(self.uncounted),
+            "bytes": self.bytes,
+            "bytes_int8": self.bytes_int8,
         }
 
     def __str__(self) -> str:
@@ -116,6 +122,7 @@ class Report(Counts):
             f"compression  {show(self.compression)}   as masked {show(self.compression_as_masked)}   "
             f"({self.nonzero:,} of {self.weights:,} weights)",
             f"fixed point  {show(after.compression)}   neurons {dashed(after.neurons)}   gates {dashed(after.gates)}",
+            f"after a cut  {self.bytes:,} bytes of float32, {self.bytes_int8:,} of int8",
         ]
         empty = [name for name, n in after.neurons.items() if n == 0]
         lines += [f"{name}: no neuron is left, so it says the same to every input" for name in empty]
@@ -132,10 +139,12 @@ def measure(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None
     """
     graph = find_readers(model, readers)
     masks = find_masks(model)
-    after = count(masks, graph, reachable(masks, graph))
+    cut = reachable(masks, graph)
+    after = count(masks, graph, cut)
     exposed = {name: why for name, why in graph.exposed.items() if name in masks.recurrent}
     now = count(masks, graph, one_pass(masks, graph))
-    return Report(now.layers, after, exposed, find_uncounted(model, masks))
+    sizes = (stored_bytes(masks, cut, int8) for int8 in (False, True))
+    return Report(now.layers, after, exposed, find_uncounted(model, masks), *sizes)
 
 
 def find_uncounted(model: nn.Module, masks: Masks) -> dict[str, str]:

@@ -7,23 +7,26 @@ the instruction set, so the arrays that the engine runs are the arrays that an e
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from gatewise.sizes import BLOCK as BLOCK
+from gatewise.sizes import MOST_COLUMNS, form_bytes
+from gatewise.sizes import SLICE as SLICE
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 Codes = NDArray[np.int8]
 
-LAYOUT, PANEL, SLICE, BLOCK = 6, 64, 16, 16  # GW_LAYOUT, GW_PANEL, GW_SLICE, GW_BLOCK
+LAYOUT, PANEL = 6, 64  # GW_LAYOUT, GW_PANEL; GW_SLICE and GW_BLOCK are SLICE and BLOCK
 Form = Literal["dense", "sparse", "masked"]
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
 MASKED_BELOW = 0.5  # the same for bits and nonzeros; out of cache, and where one instruction expands them
 
-MOST_COLUMNS = np.iinfo(np.uint16).max  # of a sparse matrix
 # Numbered as in gw.h; of a cell, how many gates it has.
 CELLS, SQUASHES = {"LSTM": 4, "GRU": 3}, ("sigmoid", "hard_sigmoid")
 
@@ -109,15 +112,8 @@ def _fastest(w: Floats, expands: bool) -> Form:
 
 
 def _smallest(w: Floats | Codes, weight_bytes: int) -> Form:
-    slices = -(-len(w) // SLICE)
-    sizes: dict[Form, int] = {
-        "dense": (w.size + SLICE) * weight_bytes,
-        "masked": np.count_nonzero(w) * weight_bytes + 2 * slices * w.shape[1] + 4 * (slices + 1),
-    }
-    if w.shape[1] <= MOST_COLUMNS:
-        entries = int(_slice_lengths(w)[1].sum()) * SLICE
-        sizes["sparse"] = entries * (weight_bytes + 2) + 4 * (slices + 1 + len(w))
-    return min(sizes, key=sizes.__getitem__)
+    sizes = form_bytes((w != 0).sum(axis=1), w.shape[1], weight_bytes)
+    return cast(Form, min(sizes, key=sizes.__getitem__))
 
 
 def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
