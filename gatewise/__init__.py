@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gatewise import export, nn
+    from gatewise.budget import Budget
     from gatewise.compact import compress
     from gatewise.export import load, save
     from gatewise.report import Report, measure
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gatewise.structure import Structure
 
 __all__ = [
+    "Budget",
     "Engine",
     "GroupLasso",
     "Refit",
@@ -32,6 +34,7 @@ __version__ = "0.1.0.dev0"
 
 # Importing torch takes two seconds: `gatewise --help` and a mistyped command should not have to wait for it.
 HOMES = {
+    "gatewise.budget": ("Budget",),
     "gatewise.compact": ("compress",),
     "gatewise.export": ("load", "save"),
     "gatewise.report": ("Report", "measure"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.nn.lookup import Stored, cell_of, ending
-from gatewise.readers import ReaderGraph
+from gatewise.readers import Block, ReaderGraph
 from gatewise.readers.graph import joined
 
 LEVELS = ("W", "W+N", "W+G+N")  # weights; weights and neurons; weights, gates and neurons
@@ -53,18 +53,16 @@ class Lines:
 
 def find_groups(
     model: nn.Module, graph: ReaderGraph, modules: Iterable[str], levels: str, lines: Lines
-) -> Tensor:  # (groups, lines of the largest group); lines.count stands for "no line"
-    """The lines of every group of the named recurrent modules.
+) -> tuple[Tensor, Tensor]:  # (groups, lines of the largest group); lines.count stands for "no line"
+    """The lines of every group of the named recurrent modules, and which of all gates and neurons have a group.
 
     gate k of neuron j    row k*H + j of the input and of the recurrent matrix
     neuron j              every column that reads it: its recurrent one, and those of its readers
     neuron j at W+N       all of these as one group (ISS; a neuron's weights to itself count twice, as in ISS)
     """
-    wanted = set(modules)
     groups: list[Tensor] = []
-    for block in graph.blocks.values():
-        if block.module not in wanted or block.place is None or levels == "W":
-            continue
+    for block in grouped_blocks(graph, modules) if levels != "W" else ():
+        assert block.place is not None
         module = model.get_submodule(block.module)
         cell = cell_of(module)
         assert cell is not None
@@ -83,7 +81,14 @@ def find_groups(
     width = max((group.shape[1] for group in groups), default=0)
     padded = [nn.functional.pad(group, (0, width - group.shape[1]), value=lines.count) for group in groups]
     found = torch.cat(padded) if padded else torch.zeros(0, 0, dtype=torch.int64)
-    return found[(found < lines.count).any(1)]  # constant gates of a compact layer, neurons that went
+    there = (found < lines.count).any(1)  # not of constant gates of a compact layer, nor of neurons that went
+    return found[there], there
+
+
+def grouped_blocks(graph: ReaderGraph, modules: Iterable[str]) -> tuple[Block, ...]:
+    """The layers of the named recurrent modules in the order of their groups: of each its gates, then its neurons."""
+    wanted = set(modules)
+    return tuple(b for b in graph.blocks.values() if b.module in wanted and b.place is not None)
 
 
 def transpose_groups(groups: Tensor, count: int) -> Tensor:  # (count, groups of the busiest line)

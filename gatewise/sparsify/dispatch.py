@@ -42,13 +42,17 @@ def lasso_grad(
     rows: Sequence[Tensor],
     columns: Sequence[Tensor],
     scale: Tensor,
+    l1_factor: Tensor | None = None,
 ) -> list[Tensor]:
-    """scale * (l1 sign(w) + w (row_i + column_j)) for every matrix."""
+    """scale * (l1 l1_factor sign(w) + w (row_i + column_j)) for every matrix."""
     if not fusible(mats):
-        return matrices.lasso_grad(mats, l1, rows, columns, scale)
+        return matrices.lasso_grad(mats, l1, rows, columns, scale, l1_factor)
     from gatewise.sparsify import triton_lasso
 
-    return triton_lasso.lasso_grad(mats, l1, rows, columns, scale)
+    slopes = triton_lasso.constants(tuple(l1), mats[0].device)
+    return triton_lasso.lasso_grad(
+        mats, slopes if l1_factor is None else slopes * l1_factor, rows, columns, scale
+    )
 
 
 def threshold_(mats: Sequence[Tensor], threshold: float) -> None:

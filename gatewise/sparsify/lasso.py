@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gatewise.groups import Lines, find_groups, transpose_groups
+from gatewise.groups import Lines, find_groups, grouped_blocks, transpose_groups
 from gatewise.nn.lookup import check_finite, matrix_names, stored
 from gatewise.readers import Block, ReaderGraph, find_readers
 from gatewise.readers.graph import joined
@@ -103,13 +103,11 @@ class GroupLasso:
             module, _, matrix = name.rpartition(".")
             own = stored(model.get_submodule(module), matrix)
             lines.add(name, first[id(self._parameter(name))], own)
+        self.blocks = grouped_blocks(graph, recurrent)
         l1_names = {first[id(self._parameter(name))] for name in in_scope}
-        self.plan = Plan(
-            group,
-            tuple(l1 * (name in l1_names) for name in self.matrices),
-            find_groups(model, graph, recurrent, levels, lines),
-            lines.count,
-        )
+        groups, self.there = find_groups(model, graph, recurrent, levels, lines)
+        l1_of = tuple(l1 * (name in l1_names) for name in self.matrices)
+        self.plan = Plan(group, l1_of, groups, lines.count)
         self._graph, self._recurrent = graph, tuple(recurrent)
         self._watch = Watch(self._left, *LOOKS)
 
@@ -127,7 +125,7 @@ class GroupLasso:
                 "the model as it is now."
             ) from error
 
-    def _current(self) -> list[Tensor]:
+    def current(self) -> list[Tensor]:
         """The matrices, if they are those that the groups are made of."""
         matrices = [self._parameter(name) for name in self.matrices]
         for matrix, (name, shape) in zip(matrices, self.shapes.items()):
@@ -140,7 +138,7 @@ class GroupLasso:
 
     def penalty(self) -> Tensor:
         """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
-        result = Penalty.apply(self.plan, *self._current())  # type: ignore[no-untyped-call]
+        result = Penalty.apply(self.plan, *self.current())  # type: ignore[no-untyped-call]
         assert isinstance(result, Tensor)
         return result
 
@@ -150,7 +148,7 @@ class GroupLasso:
 
         A frozen matrix stays as it is. Warns once when for a hundred updates nothing was left of a layer.
         """
-        if trained := [matrix.detach() for matrix in self._current() if matrix.requires_grad]:
+        if trained := [matrix.detach() for matrix in self.current() if matrix.requires_grad]:
             threshold_(trained, self.threshold)
         if torch.compiler.is_compiling():
             return
@@ -176,13 +174,22 @@ class Plan:
         self.groups = groups  # (groups, m): lines of each group
         self.members = transpose_groups(groups, n_lines)  # (lines, k): groups of each line
         self.weights = torch.tensor(l1)
+        # What gatewise.Budget turns: tensors, since a captured CUDA graph sees no other number change.
+        self.factors = torch.ones(len(groups))  # of every group's part
+        self.l1_factor = torch.ones(())
 
     def on(self, device: torch.device, dtype: torch.dtype) -> Plan:
         if self.groups.device != device:  # once, and never inside a CUDA graph, where the host cannot be read
             self.groups, self.members = self.groups.to(device), self.members.to(device)
+            self.factors, self.l1_factor = self.factors.to(device), self.l1_factor.to(device)
         if (self.weights.device, self.weights.dtype) != (device, dtype):
             self.weights = torch.tensor(self.l1, dtype=dtype, device=device)
         return self
+
+    def squares(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> Tensor:  # (groups,)
+        """Sums of squares of the groups from those of all lines."""
+        lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), rows[0].new_zeros(1)])
+        return lines[self.groups].sum(1)
 
 
 class Penalty(torch.autograd.Function):
@@ -196,19 +203,20 @@ class Penalty(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, *matrices: Tensor) -> Tensor:
         rows, columns, absolute = matrix_stats(matrices)
         plan = plan.on(absolute.device, absolute.dtype)
-        lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), absolute.new_zeros(1)])
-        norms = (lines[plan.groups].sum(1) + EPS).sqrt()
-        slopes = torch.cat([plan.group / norms, norms.new_zeros(1)])[plan.members].sum(1)
+        norms = (plan.squares(rows, columns) + EPS).sqrt()
+        weights = plan.group * plan.factors.to(norms.dtype)
+        slopes = torch.cat([weights / norms, norms.new_zeros(1)])[plan.members].sum(1)
         ctx.save_for_backward(*matrices, slopes)
-        ctx.l1 = plan.l1
-        return torch.dot(absolute, plan.weights) + plan.group * norms.sum()
+        l1_factor = plan.l1_factor.to(norms.dtype)
+        ctx.l1, ctx.l1_factor = plan.l1, l1_factor
+        return l1_factor * torch.dot(absolute, plan.weights) + torch.dot(weights, norms)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *matrices, slopes = ctx.saved_tensors
         lines = slopes.split([size for w in matrices for size in w.shape])
-        return (None, *lasso_grad(matrices, ctx.l1, lines[::2], lines[1::2], grad))
+        return (None, *lasso_grad(matrices, ctx.l1, lines[::2], lines[1::2], grad, ctx.l1_factor))
 
 
 def unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> list[Block]:

@@ -34,8 +34,10 @@ def lasso_grad(
     row_slopes: Sequence[Tensor],
     column_slopes: Sequence[Tensor],
     scale: Tensor,
+    l1_factor: Tensor | None = None,
 ) -> list[Tensor]:
-    """scale * (l1 sign(w) + w (row_slope_i + column_slope_j)) for every matrix."""
+    """scale * (l1 l1_factor sign(w) + w (row_slope_i + column_slope_j)) for every matrix."""
+    sign_scale = scale if l1_factor is None else scale * l1_factor
     grads = []
     for matrix, slope, rows, columns in zip(matrices, l1, row_slopes, column_slopes):
         w = widened(matrix)
@@ -49,7 +51,7 @@ def lasso_grad(
             else:
                 torch.add(down, columns, out=out).mul_(part)
             if slope:
-                out.addcmul_(torch.sign(part), scale, value=slope)
+                out.addcmul_(torch.sign(part), sign_scale, value=slope)
         grads.append(grad.to(matrix.dtype))
     return grads
 

@@ -51,6 +51,12 @@ def kl(log_alpha: Tensor, form: KLForm) -> Tensor:
     return 0.5 * F.softplus(-clipped) - form.k1 * torch.sigmoid(form.k2 + form.k3 * clipped) + form.constant
 
 
+def kl_of(mean: Tensor, log_sigma: Tensor, form: KLForm) -> Tensor:
+    """`kl`, element by element, with a gradient of zero where the mean is zero."""
+    squares = mean.square().clamp_min(torch.finfo(mean.dtype).tiny)
+    return kl(2 * log_sigma - squares.log(), form)
+
+
 def kl_sum_(log_alpha: Tensor, form: KLForm) -> Tensor:
     """The sum of `kl` in few passes, with softplus(-x) as -log sigmoid(x); overwrites its argument."""
     log_alpha.clamp_(-LOG_ALPHA_BOUND, LOG_ALPHA_BOUND)

@@ -32,7 +32,7 @@ from gatewise.sparsify.layers import (
     VariationalRecurrent,
     is_variational,
 )
-from gatewise.sparsify.posterior import KL_FORMS, total_kl, versions_of
+from gatewise.sparsify.posterior import KL_FORMS, kl_of, total_kl, versions_of
 from gatewise.sparsify.ranks import Agreement, check_not_wrapped, enter_own_noise
 from gatewise.sparsify.watch import EVERY, Watch, is_capturing, left_of_posteriors, never_moved
 from gatewise.structure import Structure
@@ -103,6 +103,7 @@ class Variational:
         check_not_wrapped(model, chosen.values())
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
         self.form, self.warm_up = KL_FORMS[kl], warm_up
+        self.kl_weights: dict[str, Tensor] = {}  # of group variables, by name; what gatewise.Budget turns
         self._kl: tuple[Tensor, list[int]] | None = None
         noises = linear_noises(linear_noise, chosen)
         position = batch_dim if batch_dim is not None else found_batch_dim(chosen, noise, noises, vocabulary)
@@ -139,7 +140,7 @@ class Variational:
             raise
 
     def penalty(self) -> Tensor:
-        """KL / n_train, times the warm-up weight if there is one.
+        """KL / n_train, times the warm-up weight if there is one; group variables times `kl_weights`.
 
         While the parameters are as the last forward pass saw them, it is the KL that came with their samples; what is
         written through `.data` in between torch does not tell, so it counts from the next pass on.
@@ -156,6 +157,9 @@ class Variational:
         else:
             total = total_kl(means, log_sigmas, self.form)
         self._kl = None
+        for name, weight in self.kl_weights.items():
+            mean, log_sigma = self.model.get_parameter(name), self.model.get_parameter(name + LOG_SIGMA)
+            total = total + torch.dot((weight - 1).flatten(), kl_of(mean, log_sigma, self.form).flatten())
         if self.warm_up is not None:
             first, last = self.warm_up
             total = total * ((self.steps - first) / (last - first)).clamp(0, 1)

@@ -1,9 +1,10 @@
-"""A recipe is one training run, written down so that it can be read aloud: a TOML file with six sections.
+"""A recipe is one training run, written down so that it can be read aloud: a TOML file with up to seven sections.
 
     [data]      which corpus, how it is cut into batches
     [model]     the network and its starting values
     [sparsify]  what is made zero, and by which framework
     [train]     optimiser, schedule, length, seed
+    [budget]    how large the network may be, if that is known
     [refit]     a second part without the penalty, if there is one
     [expect]    numbers to compare with; they steer nothing
 
@@ -138,8 +139,13 @@ def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:
                     f"{' or '.join(readers.split())}. Leave it out."
                 )
     for key, change in changed.items():
-        if key.startswith("refit.") and not recipe.refit.epochs and values[key] != DEFAULTS[key]:
+        said = values[key] != DEFAULTS.get(key)
+        if key.startswith("refit.") and not recipe.refit.epochs and said:
             raise RecipeError(f"--set {change}: does nothing without refit.epochs, which is 0. Set it, too.")
+        if key.startswith("budget.") and not recipe.budget.wanted() and said:
+            raise RecipeError(
+                f"--set {change}: does nothing without budget.gates, neurons, weights or bytes. Set one, too."
+            )
 
 
 def _blamed(message: str, changes: Sequence[str]) -> str:
@@ -157,8 +163,8 @@ def apply_change(content: dict[str, Any], change: str) -> str:
     everything = [f"{name}.{f.name}" for name, kind in SECTIONS.items() for f in fields(kind)]
     if not section:
         found = [full for full in everything if full.partition(".")[2] == key]
-        # A refit has keys of the other sections: without a section they mean those.
-        found = [full for full in found if not full.startswith("refit.")] or found
+        # A refit and a budget have keys of the other sections: without a section they mean those.
+        found = [full for full in found if not full.startswith(("refit.", "budget."))] or found
         if len(found) > 1:
             raise RecipeError(f"--set {key}: there are {', '.join(found)}; name the section.")
         section = found[0].partition(".")[0] if found else ""

@@ -104,6 +104,23 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """How large the network may be when [train] ends: one of the four, a number or, with a point, a part of all."""
+
+    gates: int | float | None = None
+    neurons: int | float | None = None
+    weights: int | float | None = None
+    bytes: int | float | None = None
+    begin: float = 0.1  # parts of [train] between which what does not fit goes
+    end: float = 0.6
+    precision: Literal["float32", "int8"] = "float32"  # of the export, for bytes
+
+    def wanted(self) -> dict[str, float]:
+        four = {key: getattr(self, key) for key in ("gates", "neurons", "weights", "bytes")}
+        return {key: value for key, value in four.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Refit:
     """A second part of the run: what is left trains on without the penalty, zeros held (`gatewise.Refit`).
 
@@ -132,6 +149,7 @@ class Recipe:
     model: Model
     sparsify: Sparsify
     train: Train
+    budget: Budget = field(default_factory=Budget)
     refit: Refit = field(default_factory=Refit)
     expect: Mapping[str, Any] = field(default_factory=dict)
 
@@ -166,6 +184,7 @@ SECTIONS: dict[str, type[Any]] = {
     "model": Model,
     "sparsify": Sparsify,
     "train": Train,
+    "budget": Budget,
     "refit": Refit,
 }
 DEFAULTS = {
@@ -180,12 +199,13 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda value: value > 0,
         "data.batch data.steps data.chunk data.test_batch data.max_len model.hidden model.embedding model.layers "
         "model.init_range sparsify.snr_threshold train.epochs train.lr train.clip train.patience "
-        "train.evaluate_every train.count_every refit.lr refit.patience",
+        "train.evaluate_every train.count_every refit.lr refit.patience budget.gates budget.neurons budget.weights "
+        "budget.bytes budget.end",
     ),
     "at least 0": (
         lambda value: value >= 0,
         "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
-        "train.test_every refit.epochs refit.after",
+        "train.test_every refit.epochs refit.after budget.begin",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
@@ -296,6 +316,7 @@ def _check(recipe: Recipe) -> None:
             "group > 0 on the levels W+N and W+G+N, and 0 on W."
         )
     _check_schedule("train", train)
+    _check_budget(recipe)
     if recipe.refit.epochs:
         if sparsify.method == "none":
             raise RecipeError(
@@ -318,4 +339,27 @@ def _check_schedule(section: str, train: Train) -> None:
         raise RecipeError(
             f"{section}.after = {train.after} must be below {section}.epochs = {train.epochs}, because the rate "
             f"falls from there on. Set both, for instance --set {section}.after={train.epochs // 2}."
+        )
+
+
+def _check_budget(recipe: Recipe) -> None:
+    budget, wanted = recipe.budget, recipe.budget.wanted()
+    if len(wanted) > 1:
+        raise RecipeError(f"[budget] has {' and '.join(wanted)}; keep one of them.")
+    if not wanted:
+        return
+    ((kind, value),) = wanted.items()
+    if recipe.sparsify.method == "none":
+        raise RecipeError(
+            f"budget.{kind} = {value}, sparsify.method = 'none': nothing would go. Name a sparsify.method, or train "
+            "a smaller network: model.hidden."
+        )
+    if recipe.train.keep == "best":
+        raise RecipeError(
+            f"budget.{kind} = {value} is met at the end of [train], train.keep = 'best' may take an earlier epoch. "
+            "Set train.keep = 'last'."
+        )
+    if not budget.begin < budget.end <= 1:
+        raise RecipeError(
+            f"budget.begin = {budget.begin}, budget.end = {budget.end}: 0 <= begin < end <= 1, parts of [train]."
         )

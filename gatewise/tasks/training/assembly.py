@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gatewise.budget import Budget
 from gatewise.sparsify import GroupLasso, Refit, Variational
 from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.cuts import Chunks, Windows
@@ -46,6 +47,7 @@ class Assembly:
     step: TrainStep
     update: Replayed
     evaluators: dict[str, Evaluator]
+    budget: Budget | None = None
 
 
 def assemble(
@@ -62,7 +64,8 @@ def assemble(
             model.get_parameter("emb.weight").copy_(rows)
     model = model.to(device).train()
     sparsifier = make_sparsifier(recipe, model, feeds.n_train, feeds.train.n_batches)
-    return assembled(model, sparsifier, objective, feeds, recipe.train, device, graph)
+    made = assembled(model, sparsifier, objective, feeds, recipe.train, device, graph)
+    return replace(made, budget=make_budget(recipe, sparsifier, feeds.train.n_batches))
 
 
 def assembled(
@@ -184,6 +187,18 @@ def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:
         )
     initialise(model, m.init, m.init_range, m.forget_bias)
     return model
+
+
+def make_budget(recipe: Recipe, sparsifier: Sparsifier | None, updates_per_epoch: int) -> Budget | None:
+    """The budget of the recipe, to be met at the last update of [train]."""
+    b = recipe.budget
+    if not b.wanted() or not isinstance(sparsifier, GroupLasso | Variational):
+        return None
+    steps = recipe.train.epochs * updates_per_epoch
+    try:
+        return Budget(sparsifier, steps=steps, begin=b.begin, end=b.end, precision=b.precision, **b.wanted())
+    except ValueError as error:
+        raise RecipeError(f"[budget] {error}") from error
 
 
 def make_sparsifier(

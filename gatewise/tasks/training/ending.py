@@ -59,7 +59,7 @@ def conclude(run: Run) -> Ending:
 
 def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:
     """What result.json holds; after a refit, with the network that it began with."""
-    result = {
+    result: dict[str, Any] = {
         "name": run.recipe.name,
         "title": run.recipe.title,
         "quality": ending.quality,
@@ -84,4 +84,6 @@ def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:
         "commit": provenance.commit(),
         "recipe": run.recipe.steering(),
     }
+    budget = run.position.before.get("budget") if run.budget is None else run.budget.to_dict()
+    result |= {} if budget is None else {"budget": budget}
     return result | ({"before_refit": run.position.before} if run.position.before else {})

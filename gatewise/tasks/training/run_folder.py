@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatewise.export import CheckpointError, load
 from gatewise.export.pair import CONFIG, WEIGHTS
 from gatewise.export.written import check_regular
 from gatewise.tasks.data.corpus import describe, digest, load_data
@@ -58,6 +59,17 @@ def checked_result(recipe: Recipe, options: Options) -> dict[str, Any]:
     except DataError as error:
         warnings.warn(f"{path}: it was not compared with the data of today: {error}", stacklevel=2)
     return found
+
+
+def can_be_rebuilt(out: Path) -> bool:
+    """Whether the model of a finished run is gone or damaged, and its checkpoint there."""
+    if not (out / CHECKPOINT).is_file():
+        return False
+    try:
+        load(out / MODEL)
+    except CheckpointError:
+        return True
+    return False
 
 
 def holds_run(out: Path) -> bool:

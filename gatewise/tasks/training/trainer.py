@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatewise.export import CheckpointError, load
 from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
 from gatewise.report import measure
@@ -34,7 +33,6 @@ from gatewise.tasks.data.corpus import describe, digest, load_data, pretrained
 from gatewise.tasks.files import (
     CHECKPOINT,
     METRICS,
-    MODEL,
     RECIPE,
     RESULT,
     TENSORBOARD,
@@ -56,6 +54,7 @@ from gatewise.tasks.training.lock import only_writer
 from gatewise.tasks.training.parts import Part, Position
 from gatewise.tasks.training.progress import Progress
 from gatewise.tasks.training.run_folder import (
+    can_be_rebuilt,
     checked_result,
     prepare_folder,
     refuse_other_data,
@@ -130,7 +129,7 @@ class Run:
         """Go on with the network and the optimiser of another part; between two epochs only."""
         self.part, made = part, part.made
         self.model, self.sparsifier, self.evaluators = made.model, made.sparsifier, made.evaluators
-        self.step, self.update = made.step, made.update
+        self.step, self.update, self.budget = made.step, made.update, made.budget
         self.readers = find_readers(self.model)
 
     @property
@@ -178,6 +177,8 @@ class Run:
         p = self.position
         epoch, quality = self.back_to_result(), self.qualities()
         p.before = {"epoch": epoch, "quality": quality, "counts": plain(measure(self.model).to_dict())}
+        if self.budget is not None:
+            p.before["budget"] = self.budget.to_dict()
         try:
             self.take(self.refit_part(p.epoch))
         except ValueError as error:
@@ -229,6 +230,8 @@ class Run:
         was_graph, shown = self.update.why_not, start
         while p.step < n:
             self.update()
+            if self.budget is not None:
+                self.budget.step()
             p.step += 1
             now = time.perf_counter()
             p.epoch_seconds = before + now - start
@@ -344,6 +347,8 @@ class Run:
             content["cuda_rng"] = torch.cuda.get_rng_state(self.device)
         if isinstance(self.sparsifier, Refit):
             content["sparsifier"] = self.sparsifier.state_dict()
+        if self.budget is not None:
+            content["budget"] = self.budget.state_dict()
         save_checkpoint(path, content)
         self.saved_at = time.perf_counter()
         self.saved_position = f"{path}, at {self.place}"
@@ -370,6 +375,8 @@ class Run:
         if self.step.state is not None:
             for part, value in zip(self.step.state.parts, content["state"]):
                 part.copy_(value)
+        if self.budget is not None:
+            self.budget.load_state_dict(content["budget"])
         torch.set_rng_state(content["rng"])
         if self.device.type == "cuda" and "cuda_rng" in content:
             torch.cuda.set_rng_state(content["cuda_rng"], self.device)
@@ -385,14 +392,3 @@ class Run:
         result = result_of(self, epoch, ending)
         write_json(self.options.out / RESULT, result)
         return result
-
-
-def can_be_rebuilt(out: Path) -> bool:
-    """Whether the model of a finished run is gone or damaged, and its checkpoint there."""
-    if not (out / CHECKPOINT).is_file():
-        return False
-    try:
-        load(out / MODEL)
-    except CheckpointError:
-        return True
-    return False

@@ -1,0 +1,105 @@
+"""What Budget turns of a GroupLasso: the factor of every group, and that of L1."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gatewise.budget.units import Kept, Layer, Units
+from gatewise.nn.lookup import cell_of
+from gatewise.sparsify import GroupLasso
+from gatewise.sparsify.dispatch import matrix_stats
+
+
+class LassoHandle:
+    """Strength of a unit: its norm over the median norm of its kind when the budget was made."""
+
+    span, most = (
+        (0.1, 0.6),
+        32.0,
+    )  # when units have to go, in parts of the training; how hard they are pushed at most
+
+    def __init__(self, sparsifier: GroupLasso) -> None:
+        self.sparsifier, self.model, self.readers = sparsifier, sparsifier.model, sparsifier.readers
+        layers = []
+        for block in sparsifier.blocks if sparsifier.levels != "W" else ():
+            cell = cell_of(self.model.get_submodule(block.module))
+            assert cell is not None
+            layers.append(Layer(block.name, cell.n_gates, block.width))
+        self.units, self.gated = Units(layers), sparsifier.levels == "W+G+N"
+        if layers:
+            gates, neurons = self.norms()
+            typical = [
+                part[part > 0].median() if part.any() else part.new_ones(()) for part in (gates, neurons)
+            ]
+            self.reference = torch.stack(typical)
+
+    def parameters(self) -> dict[str, Tensor]:
+        return dict(zip(self.sparsifier.matrices, self.sparsifier.current()))
+
+    def matrices(self) -> list[Tensor]:
+        return [p.detach() for p in self.parameters().values()]
+
+    def norms(self) -> tuple[Tensor, Tensor]:  # (all gates,), (all neurons,)
+        rows, columns, absolute = matrix_stats(self.matrices())
+        plan = self.sparsifier.plan.on(absolute.device, absolute.dtype)
+        every = absolute.new_zeros(len(self.sparsifier.there))
+        every[self.there(every)] = plan.squares(rows, columns).sqrt()
+        return self.parts(every)
+
+    def there(self, like: Tensor) -> Tensor:
+        """Which units have a group: those that an earlier cut took away have none."""
+        return self.sparsifier.there.to(like.device)
+
+    def capacity(self) -> tuple[int, int]:
+        """Gates and neurons that there are."""
+        gates, neurons = self.parts(self.sparsifier.there)
+        return int(gates.sum()), int(neurons.sum())
+
+    def parts(self, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of groups as those of gates and of neurons; without groups of gates these are as their neurons."""
+        gates, neurons, at = [], [], 0
+        for layer in self.units.layers:
+            n = layer.gates * layer.width if self.gated else 0
+            gates.append(groups[at : at + n])
+            neurons.append(groups[at + n : at + n + layer.width])
+            at += n + layer.width
+        every = torch.cat(neurons)
+        return (torch.cat(gates) if self.gated else every[self.units.owner.to(every.device)]), every
+
+    def whole(self, gates: Tensor, neurons: Tensor) -> Tensor:
+        """The other way: one value per group."""
+        both = self.units.by_layer(gates, neurons).values()
+        every = torch.cat([part.flatten() for pair in both for part in (pair if self.gated else pair[1:])])
+        return every[self.there(every)]
+
+    def strengths(self) -> tuple[Tensor, Tensor]:
+        gates, neurons = self.norms()
+        reference = self.reference.to(gates)
+        gates, neurons = gates / reference[0], neurons / reference[1]
+        if self.gated:  # a gate is worth no more than who reads its neuron
+            gates = gates * neurons.clamp(max=1.0)[self.units.owner.to(gates.device)]
+        return gates, neurons
+
+    def press(self, gates: Tensor, neurons: Tensor) -> None:
+        factors = self.sparsifier.plan.on(gates.device, self.sparsifier.plan.weights.dtype).factors
+        factors.copy_(self.whole(gates, neurons))
+
+    def press_weights(self, factor: Tensor) -> None:
+        plan = self.sparsifier.plan.on(factor.device, self.sparsifier.plan.weights.dtype)
+        plan.l1_factor.copy_(factor)
+        plan.factors.copy_(factor.expand_as(plan.factors))
+
+    @torch.no_grad()
+    def cut(self, kept: Kept) -> None:
+        """Set the rows and columns of all groups to zero that do not stay."""
+        plan, matrices = self.sparsifier.plan, self.matrices()
+        stays = self.whole(kept.gates, kept.neurons)
+        lines = torch.ones(sum(map(sum, (m.shape for m in matrices))) + 1, device=stays.device)
+        lines[plan.groups[~stays].flatten()] = 0
+        at = lines[:-1].split([size for m in matrices for size in m.shape])
+        for m, rows, columns in zip(matrices, at[::2], at[1::2]):
+            m.mul_(rows[:, None]).mul_(columns)
+
+    def weight_scores(self) -> dict[str, Tensor]:
+        return {name: p.detach().abs() for name, p in self.parameters().items()}

@@ -1,0 +1,355 @@
+"""Budget: how large a network may be; the strength of the penalty follows from it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.budget.bayes import VariationalHandle
+from gatewise.budget.lasso import LassoHandle
+from gatewise.budget.sizes import PRECISIONS, exported_bytes, structure_of
+from gatewise.budget.units import Kept, strongest
+from gatewise.masks import find_masks
+from gatewise.readers import find_readers
+from gatewise.report import count
+from gatewise.sparsify import GroupLasso, Variational
+from gatewise.sparsify.checks import check_choice
+from gatewise.sparsify.refit import may_fill
+from gatewise.structure import one_pass, reachable
+
+LOOKS = 100  # in a training: enough to follow, and few enough to cost nothing
+WEAK, USUAL = 0.25, 0.5  # strengths between which a unit that is to stay is let off the penalty
+HARD = 0.25  # share of weak ones among those that are to stay at which the penalty of all is too strong
+GONE = 0.02  # mean strength of units that have to go at which they are no longer pushed harder
+BAND = 0.05  # how far below the budget a network may end
+KINDS = ("gates", "neurons", "weights", "bytes")
+
+
+class Budget:
+    """n(t) = budget + (all - budget) (1 - u)^3, with u from 0 to 1 between `begin` and `end` of the training
+
+    At every look the n(t) strongest gates, or neurons, may stay. The others are pushed: their lambda, or the weight
+    of the KL of their variables, grows as long as they do not go. Of those that fit the budget itself, the weak ones
+    are let off the penalty, so none dies that may stay; where many are weak, it falls for all. From `end` on the
+    choice is final, and what is left of the others is set to zero at every look; after the last step the network
+    fits.
+
+    Of `weights=` the weakest are set to zero at every look, and the penalty falls while there are hardly more than
+    may stay. `bytes=` keeps as many gates as fit.
+
+    Call `step()` once per update, or once per epoch, after the sparsifier's. What it does depends on the weights and
+    the number of calls alone, so all ranks of a parallel run do the same.
+
+    Args:
+        gates, neurons, weights, bytes: one of them, as a number (int) or as a part of what there is (float): live
+            gates and kept neurons of the layers that the sparsifier works on, non-zero weights of the whole model as
+            `gatewise.measure` counts them, bytes of its export.
+        steps: how often step() will be called.
+        begin, end: parts of the training. By `end` the learning rate should not have fallen far: what is left has to
+            learn to do without the rest.
+        precision: of the weights in `bytes`, "float32" or "int8".
+    """
+
+    def __init__(
+        self,
+        sparsifier: GroupLasso | Variational,
+        *,
+        steps: int,
+        gates: float | None = None,
+        neurons: float | None = None,
+        weights: float | None = None,
+        bytes: float | None = None,
+        begin: float = 0.1,
+        end: float = 0.6,
+        precision: str = "float32",
+    ) -> None:
+        wanted = {"gates": gates, "neurons": neurons, "weights": weights, "bytes": bytes}
+        self.kind, asked = the_one(wanted)
+        check_choice("precision", precision, tuple(PRECISIONS))
+        self.handle = handle_of(sparsifier)
+        self.model, self.steps, self.precision = sparsifier.model, checked_steps(steps), precision
+        if not 0 <= begin < end <= 1:
+            raise ValueError(f"begin={begin}, end={end} are parts of the training: 0 <= begin < end <= 1.")
+        self.begin, self.end = begin, end
+        self.graph = find_readers(self.model, sparsifier.readers)
+        if self.kind != "weights" and not self.handle.units.layers:
+            raise ValueError(
+                f'{self.kind}={asked!r}: levels="W" has no groups that could go as a whole. Use levels="W+N" or '
+                '"W+G+N", or weights=.'
+            )
+        self.by_neuron = self.kind == "neurons" or not self.handle.gated  # what goes as a whole
+        self.all = self.everything()
+        self.target = absolute(self.kind, asked, self.all)
+        self.refuse_impossible()
+        device = next(self.model.parameters()).device
+        self.calls = 0
+        self.push, self.pull = (
+            torch.ones((), device=device),
+            torch.ones((), device=device),
+        )  # of who goes, who stays
+        self.kept: Kept | None = None  # once the choice is final
+        self.found: int | None = None  # after the last step
+
+    # What there is.
+
+    def everything(self) -> int:
+        """All there could be: the network with every unit and weight."""
+        units = self.handle.units
+        if self.kind in ("gates", "neurons"):
+            return self.handle.capacity()[self.kind == "neurons"]
+        masks = find_masks(self.model)
+        if self.kind == "weights":
+            return sum(mask.numel() for name, mask in masks.matrix.items() if masks.shared[name] == name)
+        return self.bytes_of(Kept(torch.ones(units.n_gates) > 0, torch.ones(units.n_neurons) > 0))
+
+    def count(self) -> int:
+        """What the budget is about, of the network as it is evaluated now."""
+        masks = find_masks(self.model)
+        if self.kind == "bytes":
+            return exported_bytes(reachable(masks, self.graph), masks, self.precision)
+        counts = count(masks, self.graph, one_pass(masks, self.graph))
+        if self.kind == "weights":
+            return counts.nonzero
+        layers = {layer.name for layer in self.handle.units.layers}
+        return sum(n for name, n in getattr(counts, self.kind).items() if name in layers)
+
+    def bytes_of(self, kept: Kept) -> int:
+        masks = find_masks(self.model)
+        structure = structure_of(masks, self.graph, self.handle.units.by_layer(kept.gates, kept.neurons))
+        return exported_bytes(structure, masks, self.precision)
+
+    def refuse_impossible(self) -> None:
+        """What cannot be met whatever goes, with the number that can."""
+        units = self.handle.units
+        if self.kind == "weights":
+            reached = self.handle.weight_scores()
+            least = sum(
+                int(mask.sum()) for name, mask in find_masks(self.model).matrix.items() if name not in reached
+            )
+            rest = "of layers that the sparsifier does not reach (l1_layers=, layers=)"
+        elif self.kind == "bytes":
+            one = units.of_gates(strongest(torch.ones(units.n_gates), 1))
+            least, rest = self.bytes_of(one), "with one gate left: embeddings, output layers and biases"
+        else:
+            return
+        if self.target <= least:
+            raise ValueError(
+                f"{self.kind}={self.target:,} cannot be met: {least:,} stay, {rest}. Ask for more than that."
+            )
+
+    # Steering.
+
+    def step(self) -> None:
+        """Count the call; at every so many of them look at the network and turn the penalty."""
+        self.calls += 1
+        early = (
+            self.calls <= LOOKS // 10
+        )  # a penalty that is far too strong needs no longer to kill everything
+        if early or self.calls == self.steps or self.calls % max(1, self.steps // LOOKS) == 0:
+            with torch.no_grad():
+                self.look()
+        if self.calls == self.steps:
+            self.judge()
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.calls / self.steps)
+
+    def curve(self, whole: int, target: int) -> int:
+        """n(t), of as many as there are and as may stay."""
+        u = min(1.0, max(0.0, (self.progress - self.begin) / (self.end - self.begin)))
+        return target + round((whole - target) * (1 - u) ** 3)
+
+    def look(self) -> None:
+        if self.kind == "weights":
+            self.look_at_weights()
+            return
+        gates, neurons = self.handle.strengths()
+        final = self.choice(gates, neurons) if self.kept is None else self.kept
+        if self.progress >= self.end:
+            self.kept = final
+            self.handle.cut(final)
+        now = self.around(gates, neurons, final)
+        self.handle.press(
+            self.factors(gates, final.gates, now.gates, self.by_neuron),
+            self.factors(neurons, final.neurons, now.neurons, False),
+        )
+        strengths, stay = (neurons, now.neurons) if self.by_neuron else (gates, now.gates)
+        level = (strengths * ~stay).sum() / (~stay).sum().clamp_min(1)
+        self.push = torch.where(level > GONE, self.push * 1.25, self.push * 0.8).clamp(1.0, self.handle.most)
+        weak = (gates < USUAL).float()[final.gates].mean()
+        self.pull = torch.where(weak > HARD, self.pull * 0.7, self.pull * 1.1).clamp(2.0**-20, 1.0)
+
+    def choice(self, gates: Tensor, neurons: Tensor) -> Kept:
+        """What may stay in the end: the strongest, as many as fit."""
+        if self.kind == ("neurons" if self.by_neuron else "gates"):
+            return self.top(gates, neurons, self.target)
+        fits, breaks = 1, len(neurons if self.by_neuron else gates) + 1
+        while breaks - fits > 1:
+            middle = (fits + breaks) // 2
+            small = self.size(self.top(gates, neurons, middle)) <= self.target
+            fits, breaks = (middle, breaks) if small else (fits, middle)
+        return self.top(gates, neurons, fits)
+
+    def size(self, kept: Kept) -> int:
+        return self.bytes_of(kept) if self.kind == "bytes" else int(kept.gates.sum())
+
+    def top(self, gates: Tensor, neurons: Tensor, n: int) -> Kept:
+        """The n strongest gates with their neurons, or neurons with all their gates."""
+        units = self.handle.units
+        return (
+            units.of_neurons(strongest(neurons, n)) if self.by_neuron else units.of_gates(strongest(gates, n))
+        )
+
+    def around(self, gates: Tensor, neurons: Tensor, final: Kept) -> Kept:
+        """What may stay for now."""
+        if self.kept is not None:
+            return final
+        stay = final.neurons if self.by_neuron else final.gates
+        return self.top(gates, neurons, self.curve(len(stay), int(stay.sum())))
+
+    def factors(self, strengths: Tensor, final: Tensor, now: Tensor, free: bool) -> Tensor:
+        """push for those that have to go, 1 for those that need not yet, and less for weak ones that may stay."""
+        mercy = ((strengths - WEAK) / (USUAL - WEAK)).clamp(0, 1)
+        inside = torch.ones_like(mercy) if free else torch.where(final, mercy, torch.ones_like(mercy))
+        return torch.where(now, inside * self.pull, self.push)
+
+    def look_at_weights(self) -> None:
+        allowed = self.curve(self.all, self.target)
+        if self.progress >= self.begin:
+            self.thin(allowed)
+        few = self.count() < self.target * (1 + (1 - self.progress) / 2)
+        if self.handle.units.layers and not few:
+            few = bool((self.handle.strengths()[0] < USUAL).float().mean() > 2 * HARD)
+        self.pull = (self.pull * (0.5 if few else 1.5)).clamp(2.0**-20, 1.0)
+        self.handle.press_weights(self.pull)
+
+    def thin(self, allowed: int) -> None:
+        """Set weights to zero that reach nothing, then the weakest, until as many are left."""
+        masks = find_masks(self.model)
+        fills = may_fill(self.model, reachable(masks, self.graph))
+        parameters = self.handle.parameters()
+        for p in parameters.values():
+            if id(p) in fills:  # a compact layer has nothing else
+                p.masked_fill_(~fills[id(p)].to(p.device), 0)
+        scores = self.handle.weight_scores()
+        others = sum(
+            int(mask.sum())
+            for name, mask in masks.matrix.items()
+            if masks.shared[name] == name and name not in scores
+        )
+        flat = torch.cat([score.flatten() for score in scores.values()])
+        surplus = int((flat > 0).sum()) - (allowed - others)
+        if surplus > 0:
+            bound = flat[flat > 0].kthvalue(surplus).values
+            for name, score in scores.items():
+                parameters[name].masked_fill_(score <= bound, 0)
+
+    def judge(self) -> None:
+        """Whether it fits; who ends elsewhere is told, with the way out."""
+        self.found = self.count()
+        whole = max(
+            (layer.gates for layer in self.handle.units.layers), default=1
+        )  # a neuron's gates go together
+        slack = whole - 1 if self.by_neuron and self.kind == "gates" else 0
+        if min((1 - BAND) * self.target, self.target - slack) <= self.found <= self.target:
+            return
+        if self.found > self.target:
+            why = "The layers have weights that nobody steers, or step() was not the last thing that changed them."
+        else:
+            why = "More went than had to: lower the penalty, let it begin later (warm_up=), or train longer."
+        warnings.warn(
+            f"The budget was {self.target:,} {self.kind}, and {self.found:,} are left. {why}", stacklevel=3
+        )
+
+    # Files.
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it is, what it has chosen, and how it has turned the penalty."""
+        state: dict[str, Any] = {
+            "calls": self.calls,
+            "found": self.found,
+            "push": self.push.clone(),
+            "pull": self.pull.clone(),
+            "turned": self.turned(),
+        }
+        if self.kept is not None:
+            state |= {"gates": self.kept.gates.clone(), "neurons": self.kept.neurons.clone()}
+        if isinstance(self.handle, LassoHandle) and self.handle.units.layers:
+            state["reference"] = self.handle.reference.clone()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.calls, self.found = state["calls"], state["found"]
+        self.push.copy_(state["push"])
+        self.pull.copy_(state["pull"])
+        self.kept = (
+            Kept(state["gates"].to(self.push.device), state["neurons"].to(self.push.device))
+            if "gates" in state
+            else None
+        )
+        if "reference" in state:
+            assert isinstance(self.handle, LassoHandle)
+            self.handle.reference.copy_(state["reference"])
+        for name, tensor in self.turned().items():
+            tensor.copy_(state["turned"][name])
+
+    def turned(self) -> dict[str, Tensor]:
+        sparsifier = self.handle.sparsifier
+        if isinstance(sparsifier, Variational):
+            return sparsifier.kl_weights
+        return {"factors": sparsifier.plan.factors, "l1_factor": sparsifier.plan.l1_factor}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"of": self.kind, "all": self.all, "budget": self.target, "left": self.found}
+
+    def __str__(self) -> str:
+        now = self.count() if self.found is None else self.found
+        return f"{self.kind}: {now:,} of {self.all:,}, budget {self.target:,}; step {self.calls:,} of {self.steps:,}"
+
+
+def the_one(wanted: Mapping[str, float | None]) -> tuple[str, float]:
+    given = {kind: value for kind, value in wanted.items() if value is not None}
+    if len(given) != 1:
+        raise ValueError(f"Give one of {', '.join(KINDS)}, not {' and '.join(given) or 'none'}.")
+    ((kind, value),) = given.items()
+    return kind, value
+
+
+def absolute(kind: str, asked: float, whole: int) -> int:
+    """A whole number as it is, a part of what there is rounded down."""
+    if isinstance(asked, bool) or not isinstance(asked, int | float):
+        raise ValueError(f"{kind}={asked!r} must be a number, or a part of all as 0.25.")
+    if isinstance(asked, float):
+        if not 0 < asked <= 1:
+            raise ValueError(
+                f"{kind}={asked} is a part of all, so it must be in (0, 1]; a number of {kind} is an int."
+            )
+        target = int(asked * whole + 1e-9)
+    else:
+        target = asked
+    if not 1 <= target <= whole:
+        raise ValueError(
+            f"{kind}={asked!r}: the network has {whole:,}; the budget must be 1 to that, it is {target:,}."
+        )
+    return target
+
+
+def checked_steps(steps: int) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps={steps!r} must be how often step() will be called, at least 1.")
+    return steps
+
+
+def handle_of(sparsifier: GroupLasso | Variational) -> LassoHandle | VariationalHandle:
+    if isinstance(sparsifier, GroupLasso):
+        return LassoHandle(sparsifier)
+    if isinstance(sparsifier, Variational):
+        return VariationalHandle(sparsifier)
+    raise ValueError(
+        f"A budget steers gatewise.GroupLasso or gatewise.Variational, not {type(sparsifier).__name__}."
+    )

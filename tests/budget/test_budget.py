@@ -1,0 +1,295 @@
+"""Budgets: met on small problems however strong the penalty is, also from a file; refused where they cannot be."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from chains import CLOSE
+from networks import LanguageModel, answer, no_grad
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.budget.units import Layer, Units, strongest
+from gatewise.sparsify.posterior import KL_FORMS, kl, log_alpha
+
+WORDS, STEPS = 8, 120
+
+
+def text() -> Tensor:  # (T, B)
+    """Each word follows from the two before it, most of the time."""
+    generator = torch.Generator().manual_seed(0)
+    after = torch.randint(WORDS, (WORDS, WORDS), generator=generator)
+    words = [0, 1]
+    for _ in range(1500):
+        drawn = int(torch.randint(WORDS, (), generator=generator))
+        words.append(int(after[words[-1], words[-2]]) if torch.rand((), generator=generator) < 0.9 else drawn)
+    return torch.tensor(words[:1500]).view(6, 250).t()
+
+
+TEXT = text()
+
+
+def make(
+    method: str, strength: float = 2e-3, levels: str = "W+G+N", n_train: int = 30_000, **budget: Any
+) -> tuple[Any, Any, Any, Any]:
+    torch.manual_seed(0)
+    model = LanguageModel(WORDS, 8, 8, 2)
+    sparsifier: Any
+    if method == "lasso":
+        group = 0.0 if levels == "W" else strength
+        sparsifier = gw.GroupLasso(model, levels, l1=1e-5, group=group, threshold=1e-3)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1.0)
+    else:
+        sparsifier = gw.Variational(model, levels, n_train=n_train)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    return model, sparsifier, optimizer, gw.Budget(sparsifier, **{"steps": STEPS} | budget)
+
+
+def trained(
+    model: Any, sparsifier: Any, optimizer: Any, budget: Any, first: int = 0, last: int = STEPS
+) -> None:
+    rate = 1.0 if isinstance(optimizer, torch.optim.SGD) else 0.02
+    for k in range(first, last):
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, 2 * (1 - k / STEPS))
+        at = k * 10 % (len(TEXT) - 11)
+        x, y = TEXT[at : at + 10], TEXT[at + 1 : at + 11]
+        loss = nn.functional.cross_entropy(answer(model(x)).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        ((10 if rate == 1.0 else 1) * loss + sparsifier.penalty()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        sparsifier.step()
+        budget.step()
+
+
+def in_band(budget: gw.Budget) -> None:
+    assert budget.found is not None
+    assert 0.95 * budget.target <= budget.found <= budget.target
+
+
+@pytest.mark.parametrize("strength", [1e-5, 5e-2, 0.3])
+@pytest.mark.parametrize("wanted", [{"gates": 0.4}, {"neurons": 0.5}, {"weights": 0.6}, {"bytes": 0.6}])
+def test_a_lasso_meets_its_budget(wanted: dict[str, float], strength: float) -> None:
+    """From penalties that do nothing to those that would leave nothing; and what a cut leaves is the network."""
+    model, *rest, budget = make("lasso", strength, **wanted)
+    trained(model, *rest, budget)
+    in_band(budget)
+    report = gw.measure(model)
+    said = {
+        "gates": sum(report.gates.values()),
+        "neurons": sum(report.neurons.values()),
+        "weights": report.nonzero,
+    }
+    assert said.get(budget.kind, budget.found) == budget.found == budget.count()
+    assert str(budget).startswith(f"{budget.kind}: {budget.found:,} of ")
+    with torch.no_grad():
+        torch.testing.assert_close(answer(gw.compress(model)(TEXT)), answer(model(TEXT)), **CLOSE)
+
+
+@pytest.mark.parametrize("wanted", [{"gates": 20}, {"neurons": 6}, {"weights": 200}, {"bytes": 1200}])
+def test_a_variational_network_meets_its_budget(wanted: dict[str, int]) -> None:
+    model, *rest, budget = make("bayes", **wanted)
+    trained(model, *rest, budget)
+    in_band(budget)
+    with torch.no_grad():
+        model.eval()
+        torch.testing.assert_close(answer(gw.compress(model)(TEXT)), answer(model(TEXT)), **CLOSE)
+
+
+@pytest.mark.parametrize("method", ["lasso", "bayes"])
+def test_gates_that_go_with_their_neuron(method: str) -> None:
+    """At W+N four at a time: as many neurons as fit."""
+    model, *rest, budget = make(method, levels="W+N", gates=30)
+    trained(model, *rest, budget)
+    assert budget.found == 28
+
+
+def test_weights_alone() -> None:
+    model, *rest, budget = make("lasso", levels="W", weights=0.3)
+    trained(model, *rest, budget)
+    in_band(budget)
+
+
+def test_once_an_epoch_is_enough() -> None:
+    """Then a few looks have to do."""
+    model, sparsifier, optimizer, budget = make("lasso", steps=15, gates=0.4)
+    idle = type("Idle", (), {"step": lambda self: None})()
+    for epoch in range(15):
+        trained(model, sparsifier, optimizer, idle, epoch * 10, epoch * 10 + 10)
+        budget.step()
+    in_band(budget)
+
+
+def test_what_the_budget_lets_stay_is_not_shrunk_to_nothing() -> None:
+    """The same penalty leaves fewer without a budget: 0.05 is far too strong for half of the gates."""
+    model, sparsifier, optimizer, budget = make("lasso", 5e-2, gates=0.5)
+    free = copy.deepcopy((model, sparsifier, optimizer))
+    trained(model, sparsifier, optimizer, budget)
+    without = gw.GroupLasso(free[0], l1=1e-5, group=5e-2, threshold=1e-3)
+    idle = type("Idle", (), {"step": lambda self: None})()
+    trained(free[0], without, torch.optim.SGD(free[0].parameters(), lr=1.0), idle)
+    assert sum(gw.measure(free[0]).gates.values()) < budget.target == budget.found
+
+
+@pytest.mark.parametrize(("method", "wanted"), [
+    ("lasso", {"gates": 0.4}), ("lasso", {"weights": 0.5}), ("bayes", {"neurons": 6}),
+])  # fmt: skip
+@pytest.mark.parametrize("cut", [4, 60, 100])
+def test_a_budget_goes_on_from_a_file(method: str, wanted: dict[str, float], cut: int) -> None:
+    """Before, in and after the time in which units have to go: to the bit."""
+    whole = make(method, **wanted)
+    torch.manual_seed(1)
+    trained(*whole)
+    first = make(method, **wanted)
+    torch.manual_seed(1)
+    trained(*first, 0, cut)
+    noise = torch.get_rng_state()
+    saved = copy.deepcopy([part.state_dict() for part in (first[0], first[2], first[3])])
+    second = make(method, **wanted)
+    for part, state in zip((second[0], second[2], second[3]), saved):
+        part.load_state_dict(state)
+    torch.set_rng_state(noise)
+    trained(*second, cut, STEPS)
+    torch.testing.assert_close(second[0].state_dict(), whole[0].state_dict(), rtol=0, atol=0)
+    assert second[3].found == whole[3].found
+
+
+def test_all_ranks_turn_alike() -> None:
+    """What it does is a function of the weights and the number of calls: two copies need not talk."""
+    ranks = [make("lasso", gates=0.4) for _ in range(2)]
+    for rank, seed in zip(ranks, (1, 2)):
+        torch.manual_seed(seed)  # as ranks have their own noise
+        trained(*rank, 0, 60)
+    assert torch.equal(ranks[0][1].plan.factors, ranks[1][1].plan.factors)
+    assert len(ranks[0][1].plan.factors.unique()) > 1
+
+
+def test_factors_of_groups_weigh_their_norms() -> None:
+    """penalty = a l1 sum |w| + group sum_g f_g n_g, and its gradient, by autograd in float64."""
+    torch.manual_seed(0)
+    model = LanguageModel(7, 3, 4).double()
+    lasso = gw.GroupLasso(model, l1=0.1, group=0.2)
+    lasso.penalty()
+    lasso.plan.factors.copy_(torch.rand(len(lasso.plan.factors)))
+    lasso.plan.l1_factor.fill_(0.3)
+    lasso.penalty().backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    matrices = [model.get_parameter(name) for name in lasso.matrices]
+    lines = [line for w in matrices for line in (w.square().sum(1), w.square().sum(0))]
+    squares = torch.cat([*lines, torch.zeros(1)])[lasso.plan.groups].sum(1)
+    expected = 0.03 * sum(w.abs().sum() for w in matrices)
+    expected = expected + 0.2 * (lasso.plan.factors * (squares + 1e-8).sqrt()).sum()
+    torch.testing.assert_close(lasso.penalty(), expected)
+    expected.backward()
+    for name, grad in found.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, grad)
+
+
+def test_weights_of_variables_weigh_their_kl() -> None:
+    """KL / n + sum (weight - 1) KL(z) / n; a variable at zero has no gradient that is NaN."""
+    torch.manual_seed(0)
+    model = LanguageModel(7, 3, 4)
+    sparsifier = gw.Variational(model, n_train=10)
+    before = sparsifier.penalty()
+    gw.Budget(sparsifier, gates=0.5, steps=9)
+    assert sparsifier.penalty() == before
+    name = "rnn.gate_scale_l1"
+    mean, log_sigma = model.get_parameter(name), model.get_parameter(name + "_log_sigma")
+    with torch.no_grad():
+        mean.uniform_(0.1, 2)
+        mean[0, 0] = 0
+    before = sparsifier.penalty()
+    weight = sparsifier.kl_weights[name].uniform_(0, 3)
+    more = (weight - 1) * kl(log_alpha(mean, log_sigma), KL_FORMS["authors"])
+    torch.testing.assert_close(sparsifier.penalty(), before + more.sum() / 10)
+    sparsifier.penalty().backward()
+    assert mean.grad.isfinite().all()
+
+
+def test_units_in_a_row() -> None:
+    units = Units([Layer("a", 4, 2), Layer("b", 3, 5)])
+    assert (units.n_gates, units.n_neurons) == (23, 7)
+    gates = strongest(torch.arange(23.0), 3)
+    kept = units.of_gates(gates)
+    assert kept.neurons.nonzero().flatten().tolist() == [4, 5, 6]
+    by_layer = units.by_layer(kept.gates, kept.neurons)
+    assert by_layer["b"][0].tolist()[2] == [False, False, True, True, True]
+    assert units.of_neurons(kept.neurons).gates.sum() == 9
+    assert strongest(torch.ones(4), 2).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("wanted", "said"), [
+    ({}, "Give one of gates, neurons, weights, bytes, not none"),
+    ({"gates": 3, "bytes": 9}, "not gates and bytes"),
+    ({"gates": 0}, r"gates=0: the network has 64; the budget must be 1 to that"),
+    ({"gates": 65}, r"gates=65: the network has 64"),
+    ({"gates": 1.5}, r"must be in \(0, 1\]; a number of gates is an int"),
+    ({"gates": 0.001}, r"it is 0"),
+    ({"gates": "many"}, "must be a number"),
+    ({"weights": 40}, r"weights=40 cannot be met: 64 stay, of layers that the sparsifier does not reach"),
+    ({"bytes": 30}, r"bytes=30 cannot be met: \d+ stay, with one gate left"),
+    ({"gates": 9, "steps": 0}, r"steps=0 must be how often"),
+    ({"gates": 9, "begin": 0.7}, r"begin=0\.7, end=0\.6 are parts of the training"),
+    ({"bytes": 9, "precision": "int4"}, "precision='int4' is not one of float32, int8"),
+])  # fmt: skip
+def test_budgets_that_cannot_be(wanted: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make("lasso", **wanted)
+
+
+def test_levels_without_groups() -> None:
+    for method in ("lasso", "bayes"):
+        with pytest.raises(ValueError, match=r'levels="W" has no groups that could go as a whole'):
+            make(method, levels="W", gates=0.5)
+
+
+def test_only_sparsifiers_are_steered() -> None:
+    model = LanguageModel()
+    with torch.no_grad():
+        model.fc.weight[0] = 0
+    with pytest.raises(ValueError, match="not Refit"):
+        gw.Budget(gw.Refit(model), gates=0.5, steps=3)  # type: ignore[arg-type]
+
+
+def test_who_ends_elsewhere_is_told() -> None:
+    """The KL of the weights alone may leave less than the budget allows: there is nothing to steer back."""
+    model, *rest, budget = make("bayes", n_train=300, gates=64)
+    with pytest.warns(
+        UserWarning, match=r"The budget was 64 gates, and \d+ are left\. More went than had to"
+    ):
+        trained(model, *rest, budget)
+
+
+def test_int8_takes_fewer_bytes() -> None:
+    small, large = (make("lasso", bytes=0.5, precision=p)[3] for p in ("int8", "float32"))
+    assert small.all < 0.6 * large.all
+
+
+def test_looking_changes_no_answer() -> None:
+    """Until the choice is final only the penalty is turned."""
+    model, _, _, budget = make("lasso", gates=0.4)
+    before = answer(no_grad(model, TEXT))
+    for _ in range(int(0.5 * STEPS)):
+        budget.step()
+    torch.testing.assert_close(answer(no_grad(model, TEXT)), before, rtol=0, atol=0)
+
+
+def test_a_compact_network_gets_smaller() -> None:
+    """Its gates are those that an earlier cut left, and fewer of them stay."""
+    torch.manual_seed(0)
+    model = LanguageModel(WORDS, 8, 8, 2)
+    with torch.no_grad():
+        for matrix in (model.rnn.weight_ih_l0, model.rnn.weight_hh_l0):
+            matrix[:10] = 0
+    small = gw.compress(model)
+    lasso = gw.GroupLasso(small, l1=1e-5, group=2e-3, threshold=1e-3)
+    budget = gw.Budget(lasso, gates=0.5, steps=STEPS)
+    assert budget.all == 54
+    trained(small, lasso, torch.optim.SGD(small.parameters(), lr=1.0), budget)
+    assert budget.found == budget.target == 27
+    with torch.no_grad():
+        torch.testing.assert_close(answer(gw.compress(small)(TEXT)), answer(small(TEXT)), **CLOSE)
