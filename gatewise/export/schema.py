@@ -21,11 +21,14 @@ class SchemaError(ValueError):
     """A value that is not what its place asks for; says where, what was expected and what is there."""
 
 
+LEFT_OUT = object()
+
+
 class Early(NamedTuple):
-    """A field that early files do not have."""
+    """A field that early files do not have: it is read as something else, or stays left out."""
 
     check: Check
-    instead: Any
+    instead: Any = LEFT_OUT
 
 
 def wrong(where: str, expected: str, value: Any) -> SchemaError:
@@ -51,7 +54,8 @@ def number(low: float = -math.inf, high: float = math.inf) -> Check:
     def check(where: str, value: Any) -> float:
         if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
             raise wrong(where, f"a finite number from {low} to {high}", value)
-        return float(value)
+        assert isinstance(value, int | float)
+        return value
 
     return check
 
@@ -117,7 +121,8 @@ def record(**fields: Check | Early) -> Check:
     def every(where: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise wrong(where, "an object", value)
-        return value | {name: field(where, value, name, check) for name, check in fields.items()}
+        read = {name: field(where, value, name, check) for name, check in fields.items()}
+        return value | {name: item for name, item in read.items() if item is not LEFT_OUT}
 
     return every
 

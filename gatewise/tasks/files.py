@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gatewise.export.schema import Check, SchemaError
 from gatewise.export.written import check_regular, write_new
 
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
@@ -80,17 +81,22 @@ def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     write_whole(path, (json.dumps(plain(content), indent=indent) + "\n").encode())
 
 
-def read_json(path: Path, kind: type[Any]) -> Any:
-    """The file's content, or an empty one where there is no such file."""
+def read_json(path: Path, kind: type[Any], check: Check) -> Any:
+    """The file's content, checked, or an empty one where there is no such file."""
     if not path.is_file():
         return kind()
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: is not JSON ({error}). Write it again, or remove it.") from error
     if not isinstance(found, kind):
         raise RunError(f"{path}: holds {type(found).__name__}, expected {kind.__name__}. Remove it.")
-    return found
+    try:
+        return check("it", found)
+    except SchemaError as error:
+        raise RunError(
+            f"{path}: is not what a run writes ({error}). Write it again, or remove it."
+        ) from error
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gatewise.analyse import LagMap, lag_curves, map_gates
 from gatewise.export import load
 from gatewise.tasks import recipe as recipes
+from gatewise.tasks import recorded
 from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.data.classification import FIRST_WORD, TextData
 from gatewise.tasks.data.corpus import load_data
@@ -56,7 +57,7 @@ def open_record(path: str | Path) -> Record:
         parent = saved_model(folder).parent
         folder = parent if (parent / RECIPE).is_file() else folder
     recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
-    result = read_json(folder / RESULT, dict) if recipe is not None else {}
+    result = read_json(folder / RESULT, dict, recorded.result) if recipe is not None else {}
     return Record(
         folder,
         str(result.get("title") or (recipe.title if recipe else "") or folder.resolve().name),
@@ -73,7 +74,7 @@ def open_run(path: str | Path, build: Build = lambda: None) -> FinishedRun:
     return FinishedRun(
         **vars(record),
         model=load(model, build()).eval(),
-        bench=read_json(record.folder / BENCH, list),
+        bench=read_json(record.folder / BENCH, list, recorded.bench),
         model_bytes=sum(file.stat().st_size for file in model.glob("*.safetensors")),
         encoding=load_encoding(model),
     )

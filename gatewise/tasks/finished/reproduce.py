@@ -15,6 +15,7 @@ from typing import Any
 
 from gatewise.analyse.history import rises
 from gatewise.tasks import recipe as recipes
+from gatewise.tasks import recorded
 from gatewise.tasks.files import RESULT, RunError
 
 QUALITY = ("valid_ppl", "test_ppl", "valid_bpc", "test_bpc", "valid_accuracy", "test_accuracy")
@@ -67,9 +68,9 @@ def seed_folders(folder: Path) -> list[Path]:
 def read_result(file: Path) -> tuple[dict[str, Any], str]:
     """The numbers of a run, and what is special about its data."""
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = recorded.result("it", json.loads(file.read_text(encoding="utf-8")))
         return numbers(result), result["data"]["note"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise RunError(f"{file}: is not the result of a run ({error!r}). Train the row again.") from error
 
 

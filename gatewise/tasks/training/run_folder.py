@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gatewise.export import CheckpointError, load
 from gatewise.export.pair import CONFIG, WEIGHTS
 from gatewise.export.written import check_regular
+from gatewise.tasks import recorded
 from gatewise.tasks.data.corpus import describe, digest, load_data
 from gatewise.tasks.data.encoding import ENCODING
 from gatewise.tasks.data.sources import DataError, data_folder
@@ -42,7 +43,7 @@ REPORTING = {"train.count_every", "train.test_every"}  # what is told along the 
 def checked_result(recipe: Recipe, options: Options) -> dict[str, Any]:
     """result.json of a finished run, if it was made with this recipe from these data."""
     path = options.out / RESULT
-    found: dict[str, Any] = read_json(path, dict)
+    found: dict[str, Any] = read_json(path, dict, recorded.result)
     if "recipe" not in found:
         raise RunError(
             f"{path}: names no recipe, so it is not the result of a run. Remove it, then --resume."

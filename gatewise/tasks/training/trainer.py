@@ -46,7 +46,14 @@ from gatewise.tasks.recipe import dump
 from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training.assembly import assemble, refitted
 from gatewise.tasks.training.board import Board, summary_writer
-from gatewise.tasks.training.checkpoints import Metrics, load_checkpoint, save_checkpoint
+from gatewise.tasks.training.checkpoints import (
+    Metrics,
+    check_optimizer,
+    fitting,
+    load_checkpoint,
+    restoring,
+    save_checkpoint,
+)
 from gatewise.tasks.training.ending import conclude, result_of
 from gatewise.tasks.training.evaluation import live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
@@ -143,7 +150,8 @@ class Run:
         where = self.options.out / CHECKPOINT
         resumed = self.options.resume and where.exists()
         if resumed:
-            self.restore(load_checkpoint(where))
+            with restoring(where):
+                self.restore(load_checkpoint(where))
         if not (resumed and (self.options.out / RECIPE).is_file()):
             write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
         if self.coverage:
@@ -362,18 +370,19 @@ class Run:
                 None, (content["model"], content["best"])
             ):  # early files have the count apart
                 state.setdefault(self.sparsifier.counter, content["sparsifier_steps"])
-        self.position = Position(**content["position"])
+        self.position = Position(**fitting(Position(), content["position"]))
         self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
         if self.position.part == "refit":
             self.take(self.refit_part(self.position.first, content["sparsifier"]))
         self.model.load_state_dict(content["model"])
+        check_optimizer(self.step.optimizer, content["optimizer"])
         self.step.optimizer.load_state_dict(content["optimizer"])
         for group in self.step.optimizer.param_groups:
             group["lr"] = self.step.lr  # the tensor that the step writes to, not the copy from the file
         for name, value in content["step"].items():
             getattr(self.step, name).copy_(value)
         if self.step.state is not None:
-            for part, value in zip(self.step.state.parts, content["state"]):
+            for part, value in zip(self.step.state.parts, content["state"], strict=True):
                 part.copy_(value)
         if self.budget is not None:
             self.budget.load_state_dict(content["budget"])

@@ -17,6 +17,8 @@ NAME = "ptb-word-small-bayes-wgn"
 RESULT: dict[str, Any] = {
     "quality": {"valid_ppl": 120.5, "test_ppl": 115.25, "compact_test_ppl": 115.25},
     "counts": {
+        "weights": 4_642_400,
+        "nonzero": 403_687,
         "compression": 11.5,
         "neurons": {"rnn.l0": 40, "rnn.l1": 136},
         "gates": {"rnn.l0": 153, "rnn.l1": 368},

@@ -137,7 +137,7 @@ def test_tensorboard_forgets_epochs_that_run_again(
     (tmp_path / "result.json").unlink()
     train(row, options(tmp_path, folder, tensorboard=True, resume=True))
     assert purged == [1, 3]
-    (tmp_path / "tensorboard" / "events").touch()
+    (tmp_path / "tensorboard" / "events.out.tfevents.1.here").touch()
     train(row, options(tmp_path, folder, overwrite=True))
     assert not (tmp_path / "tensorboard").exists()
 

@@ -1,0 +1,43 @@
+"""What the files of a run may say, declared: result.json, a line of metrics.jsonl, bench.json.
+
+JSON knows no infinity and no NaN: null stands for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewise.export.schema import Check, Early, listed, maybe, number, plain, record, table, text, whole
+
+measured = maybe(number())
+
+
+def counts_of_layers(where: str, value: Any) -> Any:
+    """A number, or one for each layer, or for each gate of each layer."""
+    return table(counts_of_layers)(where, value) if isinstance(value, dict) else measured(where, value)
+
+
+def line(where: str, value: Any) -> dict[str, Any]:
+    """A line of metrics.jsonl: the epoch, and what was measured in it; `part` tells training from a refit."""
+    found: dict[str, Any] = record(epoch=whole(1), part=Early(text))(where, value)
+    return {
+        key: item if key == "part" else counts_of_layers(f"{where}.{key}", item)
+        for key, item in found.items()
+    }
+
+
+layers = table(number(0))
+counts = record(weights=whole(), nonzero=whole(), compression=measured, neurons=layers, gates=layers)
+result: Check = record(
+    title=Early(text),
+    quality=Early(maybe(table(measured))),
+    counts=Early(maybe(counts)),
+    expect=Early(maybe(record(compression=Early(number())))),
+    seconds=Early(measured),
+    seed=Early(whole(-(2**63), 2**64)),
+    model_bytes=Early(maybe(whole())),
+    hardware=Early(maybe(table(plain))),
+    data=Early(record(sizes=Early(text), note=Early(text), digest=Early(maybe(text)))),
+    recipe=Early(table(plain)),
+)
+bench = listed(record(situation=text, name=text, seconds=number(0), ratio=number(0)))
