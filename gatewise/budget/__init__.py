@@ -1,7 +1,6 @@
 """Budget: how large a network may be, instead of how strong a penalty.
 
 units     all gates and neurons of some layers in a row, and which of them stay
-sizes     bytes of a network of which only some units stay
 lasso     what Budget turns of a GroupLasso
 bayes     the same of a Variational
 steering  Budget itself

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from gatewise.budget.bayes import VariationalHandle
 from gatewise.budget.lasso import LassoHandle
-from gatewise.budget.sizes import PRECISIONS, exported_bytes, structure_of
 from gatewise.budget.units import Kept, strongest
 from gatewise.masks import find_masks
 from gatewise.readers import find_readers
 from gatewise.report import count
+from gatewise.sizes import stored_bytes
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.sparsify.checks import check_choice
 from gatewise.sparsify.refit import may_fill
@@ -26,6 +27,7 @@ WEAK, USUAL = 0.25, 0.5  # strengths between which a unit that is to stay is let
 HARD = 0.25  # share of weak ones among those that are to stay at which the penalty of all is too strong
 GONE = 0.02  # mean strength of units that have to go at which they are no longer pushed harder
 BAND = 0.05  # how far below the budget a network may end
+PRECISIONS = ("float32", "int8")
 KINDS = ("gates", "neurons", "weights", "bytes")
 
 
@@ -39,7 +41,7 @@ class Budget:
     fits.
 
     Of `weights=` the weakest are set to zero at every look, and the penalty falls while there are hardly more than
-    may stay. `bytes=` keeps as many gates as fit.
+    may stay. `bytes=` keeps as many gates as fit (`Report.bytes`).
 
     Call `step()` once per update, or once per epoch, after the sparsifier's. What it does depends on the weights and
     the number of calls alone, so all ranks of a parallel run do the same.
@@ -69,7 +71,7 @@ class Budget:
     ) -> None:
         wanted = {"gates": gates, "neurons": neurons, "weights": weights, "bytes": bytes}
         self.kind, asked = the_one(wanted)
-        check_choice("precision", precision, tuple(PRECISIONS))
+        check_choice("precision", precision, PRECISIONS)
         self.handle = handle_of(sparsifier)
         self.model, self.steps, self.precision = sparsifier.model, checked_steps(steps), precision
         if not 0 <= begin < end <= 1:
@@ -85,6 +87,7 @@ class Budget:
         self.all = self.everything()
         self.target = absolute(self.kind, asked, self.all)
         self.refuse_impossible()
+        self.reach = self.target  # what fits: gates of whole neurons, or bytes of whole gates, may be fewer
         device = next(self.model.parameters()).device
         self.calls = 0
         self.push, self.pull = (
@@ -110,7 +113,7 @@ class Budget:
         """What the budget is about, of the network as it is evaluated now."""
         masks = find_masks(self.model)
         if self.kind == "bytes":
-            return exported_bytes(reachable(masks, self.graph), masks, self.precision)
+            return stored_bytes(masks, reachable(masks, self.graph), self.precision == "int8")
         counts = count(masks, self.graph, one_pass(masks, self.graph))
         if self.kind == "weights":
             return counts.nonzero
@@ -118,9 +121,14 @@ class Budget:
         return sum(n for name, n in getattr(counts, self.kind).items() if name in layers)
 
     def bytes_of(self, kept: Kept) -> int:
+        """If of the steered layers only these were left."""
         masks = find_masks(self.model)
-        structure = structure_of(masks, self.graph, self.handle.units.by_layer(kept.gates, kept.neurons))
-        return exported_bytes(structure, masks, self.precision)
+        recurrent = dict(masks.recurrent)
+        for name, (gates, neurons) in self.handle.units.by_layer(kept.gates, kept.neurons).items():
+            own = recurrent[name]
+            recurrent[name] = replace(own, gate=own.gate & gates.cpu(), neuron=own.neuron & neurons.cpu())
+        masks = replace(masks, recurrent=recurrent)
+        return stored_bytes(masks, reachable(masks, self.graph), self.precision == "int8")
 
     def refuse_impossible(self) -> None:
         """What cannot be met whatever goes, with the number that can."""
@@ -169,7 +177,10 @@ class Budget:
             self.look_at_weights()
             return
         gates, neurons = self.handle.strengths()
-        final = self.choice(gates, neurons) if self.kept is None else self.kept
+        if self.kept is not None:  # nothing comes back
+            gates, neurons = gates * self.kept.gates, neurons * self.kept.neurons
+        # Bytes also change as weights between what is kept come and go.
+        final = self.choice(gates, neurons) if self.kept is None or self.kind == "bytes" else self.kept
         if self.progress >= self.end:
             self.kept = final
             self.handle.cut(final)
@@ -193,7 +204,9 @@ class Budget:
             middle = (fits + breaks) // 2
             small = self.size(self.top(gates, neurons, middle)) <= self.target
             fits, breaks = (middle, breaks) if small else (fits, middle)
-        return self.top(gates, neurons, fits)
+        found = self.top(gates, neurons, fits)
+        self.reach = min(self.target, self.size(found))
+        return found
 
     def size(self, kept: Kept) -> int:
         return self.bytes_of(kept) if self.kind == "bytes" else int(kept.gates.sum())
@@ -252,11 +265,7 @@ class Budget:
     def judge(self) -> None:
         """Whether it fits; who ends elsewhere is told, with the way out."""
         self.found = self.count()
-        whole = max(
-            (layer.gates for layer in self.handle.units.layers), default=1
-        )  # a neuron's gates go together
-        slack = whole - 1 if self.by_neuron and self.kind == "gates" else 0
-        if min((1 - BAND) * self.target, self.target - slack) <= self.found <= self.target:
+        if (1 - BAND) * self.reach <= self.found <= self.target:
             return
         if self.found > self.target:
             why = "The layers have weights that nobody steers, or step() was not the last thing that changed them."
@@ -273,6 +282,7 @@ class Budget:
         state: dict[str, Any] = {
             "calls": self.calls,
             "found": self.found,
+            "reach": self.reach,
             "push": self.push.clone(),
             "pull": self.pull.clone(),
             "turned": self.turned(),
@@ -284,7 +294,7 @@ class Budget:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.calls, self.found = state["calls"], state["found"]
+        self.calls, self.found, self.reach = state["calls"], state["found"], state["reach"]
         self.push.copy_(state["push"])
         self.pull.copy_(state["pull"])
         self.kept = (
