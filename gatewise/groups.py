@@ -91,6 +91,17 @@ def grouped_blocks(graph: ReaderGraph, modules: Iterable[str]) -> tuple[Block, .
     return tuple(b for b in graph.blocks.values() if b.module in wanted and b.place is not None)
 
 
+def group_kinds(model: nn.Module, blocks: Iterable[Block], levels: str) -> Tensor:  # (groups,)
+    """0 for the group of a gate, 1 for that of a neuron, whether or not an earlier cut left anything of it."""
+    kinds = [torch.zeros(0, dtype=torch.int64)]
+    for block in blocks if levels != "W" else ():
+        cell = cell_of(model.get_submodule(block.module))
+        assert cell is not None
+        gates = cell.n_gates * block.width if levels == "W+G+N" else 0
+        kinds += [torch.zeros(gates, dtype=torch.int64), torch.ones(block.width, dtype=torch.int64)]
+    return torch.cat(kinds)
+
+
 def transpose_groups(groups: Tensor, count: int) -> Tensor:  # (count, groups of the busiest line)
     """The groups of every line; the number of groups stands for "no group"."""
     n = len(groups)

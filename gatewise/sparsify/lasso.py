@@ -10,13 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gatewise.groups import Lines, find_groups, grouped_blocks, transpose_groups
+from gatewise.groups import Lines, find_groups, group_kinds, grouped_blocks, transpose_groups
 from gatewise.nn.lookup import check_finite, matrix_names, stored
 from gatewise.readers import Block, ReaderGraph, find_readers
 from gatewise.readers.graph import joined
-from gatewise.sparsify.checks import check_levels, check_not_negative, check_own_parameters, chosen_modules
+from gatewise.sparsify.checks import (
+    check_choice,
+    check_levels,
+    check_not_negative,
+    check_own_parameters,
+    chosen_modules,
+)
 from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
 from gatewise.sparsify.layers import is_variational
+from gatewise.sparsify.proximal import rate_of, shrink_, soften_
 from gatewise.sparsify.watch import Watch, left_of_matrices
 from gatewise.structure import Structure
 
@@ -24,6 +31,7 @@ LOOKS = (
     25,
     4,
 )  # updates from one look to the next, and looks in a row: of what is exactly zero little comes back
+UPDATES = ("subgradient", "proximal")
 EPS = 1e-8  # under the root, not after it: sqrt has an infinite slope at 0, where groups should end up
 
 
@@ -39,10 +47,16 @@ class GroupLasso:
     threshold belongs to SGD with a rate that falls far: what is unneeded goes back and forth around zero by the size
     of an update, so the threshold has to be about that, with Adam about the learning rate of the last epochs.
 
+    `update="proximal"`: the penalty has no gradient; instead `step(optimizer)` shrinks all weights and groups in
+    closed form by the learning rate times lambda (`gatewise.sparsify.proximal`). Zeros are exact then, with Adam and
+    AdamW, too, and need no threshold. The rate is the plain one of the optimizer, also where it adapts its steps.
+
     A compact network can be sparsified further: groups are made of the rows and columns that it still has, and
     compress() cuts what became zero.
 
     Args:
+        threshold: 1e-4 by default, 0 with proximal updates.
+        update: "subgradient", as in the paper, or "proximal".
         layers: recurrent layers whose gates and neurons form groups; all by default.
         l1_layers: layers whose matrices get L1; by default `layers` and the Linear layers that read them, not the
             embedding (the scope of the code behind the paper's pruning rows).
@@ -56,12 +70,16 @@ class GroupLasso:
         *,
         l1: float = 1e-5,
         group: float = 0.0,
-        threshold: float = 1e-4,
+        threshold: float | None = None,
+        update: str = "subgradient",
         layers: Sequence[str] | None = None,
         l1_layers: Sequence[str] | None = None,
         readers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         check_levels(levels)
+        check_choice("update", update, UPDATES)
+        if threshold is None:
+            threshold = 1e-4 if update == "subgradient" else 0.0
         check_not_negative(l1=l1, group=group, threshold=threshold)
         if (levels == "W") != (group == 0):
             hint = (
@@ -75,7 +93,7 @@ class GroupLasso:
             )
         check_finite(model)
         self.model, self.levels, self.readers = model, levels, readers
-        self.l1, self.group, self.threshold = l1, group, threshold
+        self.l1, self.group, self.threshold, self.update = l1, group, threshold, update
         recurrent = chosen_modules(model, (), layers)
         graph = find_readers(model, readers)
         if levels != "W":
@@ -107,7 +125,8 @@ class GroupLasso:
         l1_names = {first[id(self._parameter(name))] for name in in_scope}
         groups, self.there = find_groups(model, graph, recurrent, levels, lines)
         l1_of = tuple(l1 * (name in l1_names) for name in self.matrices)
-        self.plan = Plan(group, l1_of, groups, lines.count)
+        kinds = group_kinds(model, self.blocks, levels)[self.there]
+        self.plan = Plan(group, l1_of, groups, lines.count, kinds)
         self._graph, self._recurrent = graph, tuple(recurrent)
         self._watch = Watch(self._left, *LOOKS)
 
@@ -137,18 +156,32 @@ class GroupLasso:
         return matrices
 
     def penalty(self) -> Tensor:
-        """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices."""
+        """The regulariser, to be added to the loss; its gradient is exact and costs one pass over the matrices.
+
+        With proximal updates it has none: then it only tells.
+        """
+        if self.update == "proximal":
+            with torch.no_grad():
+                value = self._value()
+            return value.requires_grad_(torch.is_grad_enabled())
+        return self._value()
+
+    def _value(self) -> Tensor:
         result = Penalty.apply(self.plan, *self.current())  # type: ignore[no-untyped-call]
         assert isinstance(result, Tensor)
         return result
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """w = 0 where |w| < threshold, for every matrix with L1 or groups. Call it after the optimizer's step.
 
-        A frozen matrix stays as it is. Warns once when for a hundred updates nothing was left of a layer.
+        Proximal updates come before that, and need the optimizer for its learning rate. A frozen matrix stays as it
+        is. Warns once when for a hundred updates nothing was left of a layer.
         """
-        if trained := [matrix.detach() for matrix in self.current() if matrix.requires_grad]:
+        trained = [matrix.detach() for matrix in self.current() if matrix.requires_grad]
+        if trained and self.update == "proximal":
+            self._shrink(rate_of(optimizer, dict(zip(self.matrices, self.current()))))
+        if trained and self.threshold:
             threshold_(trained, self.threshold)
         if torch.compiler.is_compiling():
             return
@@ -161,6 +194,19 @@ class GroupLasso:
                 stacklevel=3,
             )
 
+    def _shrink(self, rate: Tensor | float) -> None:
+        """Weights, then gates, then neurons: each by the rate times its lambda."""
+        matrices = self.current()
+        plan = self.plan.on(matrices[0].device, self.plan.weights.dtype)
+        eta = torch.as_tensor(rate, dtype=plan.factors.dtype, device=plan.factors.device)
+        for matrix, l1 in zip(matrices, plan.l1):
+            if l1 and matrix.requires_grad:
+                soften_(matrix.detach(), (eta * l1 * plan.l1_factor).to(matrix.dtype))
+        frozen = [not matrix.requires_grad for matrix in matrices]
+        for kind in plan.kinds:
+            by = eta * plan.group * plan.factors * kind
+            shrink_([matrix.detach() for matrix in matrices], frozen, plan.members, by, plan.groups)
+
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""
         return Structure.from_weights(self.model, self.readers)
@@ -169,8 +215,11 @@ class GroupLasso:
 class Plan:
     """What the penalty needs to know of the network, apart from its weights: on the device that asks for it."""
 
-    def __init__(self, group: float, l1: tuple[float, ...], groups: Tensor, n_lines: int) -> None:
+    def __init__(
+        self, group: float, l1: tuple[float, ...], groups: Tensor, n_lines: int, kinds: Tensor
+    ) -> None:
         self.group, self.l1 = group, l1
+        self.kinds = tuple((kinds == kind).float() for kind in kinds.unique().tolist())  # gates, then neurons
         self.groups = groups  # (groups, m): lines of each group
         self.members = transpose_groups(groups, n_lines)  # (lines, k): groups of each line
         self.weights = torch.tensor(l1)
@@ -182,6 +231,7 @@ class Plan:
         if self.groups.device != device:  # once, and never inside a CUDA graph, where the host cannot be read
             self.groups, self.members = self.groups.to(device), self.members.to(device)
             self.factors, self.l1_factor = self.factors.to(device), self.l1_factor.to(device)
+            self.kinds = tuple(kind.to(device) for kind in self.kinds)
         if (self.weights.device, self.weights.dtype) != (device, dtype):
             self.weights = torch.tensor(self.l1, dtype=dtype, device=device)
         return self

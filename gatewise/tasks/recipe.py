@@ -140,6 +140,8 @@ def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:
                 )
     for key, change in changed.items():
         said = values[key] != DEFAULTS.get(key)
+        if key == "sparsify.threshold" and recipe.sparsify.update == "proximal":
+            raise RecipeError(f"--set {change}: proximal updates have no threshold. Leave it out.")
         if key.startswith("refit.") and not recipe.refit.epochs and said:
             raise RecipeError(f"--set {change}: does nothing without refit.epochs, which is 0. Set it, too.")
         if key.startswith("budget.") and not recipe.budget.wanted() and said:

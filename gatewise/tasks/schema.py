@@ -62,7 +62,8 @@ class Sparsify:
     levels: Literal["W", "W+N", "W+G+N"] = "W+G+N"
     l1: float = 1e-5  # group lasso
     group: float = 0.0
-    threshold: float = 1e-4
+    threshold: float = 1e-4  # of subgradient updates
+    update: Literal["subgradient", "proximal"] = "subgradient"  # as in the paper, or shrunk after each update
     l1_on_output: bool = True  # L1 on the softmax matrix too; if not, only groups push it and set it to 0
     noise: Literal["sequence", "batch"] = "sequence"  # variational: one z per sequence, or per batch
     output_noise: Literal["weights", "local", "sequence"] = "weights"
@@ -226,7 +227,7 @@ READERS = {
     "csv": "data.text_column data.label_column",
     "word-ptb words imdb agnews csv": "model.embedding",
     "word-ptb words imdb agnews csv npz": "model.dropout refit.dropout",
-    "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output",
+    "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output sparsify.update",
     "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
     "sparsify.log_sigma sparsify.warm_up_epochs",
     "group-lasso variational": "sparsify.levels",

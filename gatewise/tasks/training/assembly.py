@@ -210,7 +210,10 @@ def make_sparsifier(
         return None
     if s.method == "group-lasso":
         scope = None if s.l1_on_output else ["rnn"]
-        return GroupLasso(model, s.levels, l1=s.l1, group=s.group, threshold=s.threshold, l1_layers=scope)
+        threshold = s.threshold if s.update == "subgradient" else 0.0
+        return GroupLasso(
+            model, s.levels, l1=s.l1, group=s.group, threshold=threshold, update=s.update, l1_layers=scope
+        )
     has_embedding = isinstance(getattr(model, "emb", None), nn.Embedding)
     warm_up = (0, max(1, round(s.warm_up_epochs * updates_per_epoch))) if s.warm_up_epochs else None
     return Variational(

@@ -117,7 +117,9 @@ class TrainStep:
         with torch.no_grad():
             self.lr.copy_(self.lrs.index_select(0, self.k)[0])
             self.optimizer.step()
-            if self.sparsifier is not None:
+            if isinstance(self.sparsifier, GroupLasso):
+                self.sparsifier.step(self.optimizer)  # for its rate, if updates are proximal
+            elif self.sparsifier is not None:
                 self.sparsifier.step()
             if self.state is not None:
                 self.state.keep(after)

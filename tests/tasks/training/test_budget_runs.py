@@ -19,7 +19,10 @@ WIDE = ["model.init=uniform", "model.init_range=0.3"]  # or nothing would be lef
 
 
 @pytest.mark.parametrize(("method", "wanted", "kind"), [
-    (LASSO, "budget.gates=12", "gates"), (LASSO, "budget.neurons=0.5", "neurons"), (BAYES, "budget.gates=8", "gates"),
+    (LASSO, "budget.gates=12", "gates"),
+    ([*LASSO, "sparsify.update=proximal"], "budget.gates=12", "gates"),
+    (LASSO, "budget.neurons=0.5", "neurons"),
+    (BAYES, "budget.gates=8", "gates"),
 ])  # fmt: skip
 def test_a_run_meets_its_budget(
     method: list[str], wanted: str, kind: str, folder: Path, tmp_path: Path
@@ -54,6 +57,7 @@ def test_a_budget_survives_a_kill(
     (["budget.gates=0"], r"budget\.gates = 0 must be above 0"),
     (["budget.end=0.5"], "--set budget.end=0.5: does nothing without budget.gates"),
     (["budget.gates=few"], "must be a whole number"),
+    (["sparsify.update=proximal", "sparsify.threshold=0.01"], "proximal updates have no threshold"),
 ])  # fmt: skip
 def test_a_budget_that_cannot_be(changes: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
@@ -77,7 +81,9 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 @needs_cuda
-@pytest.mark.parametrize("method", [LASSO, [*BAYES, "sparsify.noise=batch"]])
+@pytest.mark.parametrize(
+    "method", [LASSO, [*LASSO, "sparsify.update=proximal"], [*BAYES, "sparsify.noise=batch"]]
+)
 def test_on_a_gpu_a_captured_step_sees_what_is_turned(
     method: list[str], folder: Path, tmp_path: Path
 ) -> None:

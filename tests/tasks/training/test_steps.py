@@ -183,6 +183,23 @@ def test_the_penalty_is_a_part_of_the_loss() -> None:
     assert float(step.sums[2]) == pytest.approx(penalty.item())
 
 
+def test_a_proximal_step_follows_the_update_at_its_rate() -> None:
+    """p - lr * gradient of the loss alone, then shrunk by the lr of this update times lambda."""
+    windows = Windows(torch.randint(9, (61,)), 3, 6, "drop")
+    model, twin = twins()
+    lasso, same = (gw.GroupLasso(each, l1=0.1, group=0.1, update="proximal") for each in (model, twin))
+    step = mean_step(model, WindowFeed(windows), lasso)
+    step.begin([0.5] * len(windows))
+    step()
+    inputs, targets = next(windows.windows())
+    cross_entropy(twin(inputs)[0].flatten(0, 1), targets.flatten()).backward()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.5)
+    optimizer.step()
+    same.step(optimizer)
+    same_parameters(model, twin)
+    assert not model.rnn.weight_hh_l0.all()
+
+
 def test_adam_is_that_of_torch() -> None:
     """With its defaults; over an epoch, since the first update does not depend on the betas."""
     windows = Windows(torch.randint(9, (61,)), 3, 6, "drop")
