@@ -11,7 +11,7 @@ import gatewise
 
 PACKAGE = Path(gatewise.__file__).parent
 STAGES = """
-    wording layout nn readers groups masks structure sizes
+    wording layout nn program readers groups masks structure sizes
     sparsify report budget analyse compact runtime export tasks recipes cli
 """
 RANK = {stage: k for k, stage in enumerate(STAGES.split())}

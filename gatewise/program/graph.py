@@ -1,0 +1,147 @@
+"""A program: forward() as a small graph of operations, from its arguments to what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from gatewise.program.lines import Line
+from gatewise.program.operations import Constant, Input, Opaque, Operation
+
+FLOAT, INT, BOOL = "float", "int", "bool"
+
+
+@dataclass(eq=False)
+class Node:
+    """One value: what computes it, its shape (some sizes only a call knows), and where it was written."""
+
+    op: Operation
+    inputs: tuple[Node, ...]
+    shape: tuple[int, ...]
+    kind: str = FLOAT
+    line: Line | None = None
+    number: int = 0
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        said = ", ".join([*(f"%{i.number}" for i in self.inputs), *settings(self.op)])
+        shape = ", ".join(map(str, self.shape))
+        where = f"    # {self.line}" if self.line else ""
+        return f"%{self.number} = {self.op.name}({said}) -> {self.kind}({shape}){where}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """forward() in one way to call it.
+
+    `arguments` maps every given argument to its node, or to tuples, lists and dicts of nodes where it has parts;
+    `outputs` is what forward() returns, in its own structure, with nodes for tensors and everything else as it is.
+    """
+
+    arguments: dict[str, Any]
+    outputs: Any
+    absent: frozenset[str] = frozenset()  # optional arguments that were left out
+    effects: tuple[Node, ...] = field(
+        default=()
+    )  # what forward() leaves elsewhere: stored in a module, seen by a hook
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(leaf for leaf in leaves(self.arguments) if isinstance(leaf, Node))
+
+    @property
+    def results(self) -> tuple[Node, ...]:
+        return tuple(leaf for leaf in leaves(self.outputs) if isinstance(leaf, Node))
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes that a result needs, each behind its inputs, numbered in this order."""
+        found: dict[Node, None] = {}
+        for node in (*self.inputs, *self.results, *self.effects):
+            visit(node, found)
+        for number, node in enumerate(found):
+            node.number = number
+        return list(found)
+
+    def users(self) -> dict[Node, list[Node]]:
+        """For every node, those that read it."""
+        found: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in found:
+            for source in dict.fromkeys(node.inputs):
+                found[source].append(node)
+        return found
+
+    def opaque(self) -> Node | None:
+        """The first node that no back end can run."""
+        return next((node for node in self.nodes if isinstance(node.op, Opaque)), None)
+
+    def __str__(self) -> str:
+        lines = [str(node) for node in self.nodes]
+        told = mapped(lambda leaf: Shown(f"%{leaf.number}") if isinstance(leaf, Node) else leaf, self.outputs)
+        return "\n".join([*lines, f"return {told}"])
+
+
+class Shown(str):
+    """Text without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def visit(node: Node, found: dict[Node, None]) -> None:
+    """Add a node behind what it reads; without recursion, because programs may be long."""
+    waiting = [(node, False)]
+    while waiting:
+        current, ready = waiting.pop()
+        if current in found:
+            continue
+        if ready:
+            found[current] = None
+        else:
+            waiting.append((current, True))
+            waiting.extend((source, False) for source in reversed(current.inputs))
+
+
+def settings(op: Operation) -> Iterator[str]:
+    """What an operation says of itself, without what is as usual."""
+    for own in fields(op):
+        value = getattr(op, own.name)
+        if value != own.default if not isinstance(op, Constant) else True:
+            usual = isinstance(op, Input | Constant)
+            yield str(value) if usual else f"{own.name}={value}"
+
+
+def leaves(value: Any) -> list[Any]:
+    """What is inside nested tuples, lists and dicts."""
+    if isinstance(value, dict):
+        return leaves(list(value.values()))
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple | list) else [value]
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same structure with every leaf changed; named tuples and other kinds of dict stay what they are."""
+    if isinstance(value, dict):
+        changed = {key: mapped(function, part) for key, part in value.items()}
+        return changed if type(value) is dict else rebuilt_dict(value, changed)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(function, part) for part in value))
+    if isinstance(value, tuple | list):
+        return type(value)(mapped(function, part) for part in value)
+    return function(value)
+
+
+def rebuilt_dict(like: dict[Any, Any], changed: dict[Any, Any]) -> Any:
+    try:
+        return type(like)(changed)
+    except TypeError:  # a defaultdict, say, wants something else first
+        return changed
+
+
+def ranks(nodes: Iterable[Node]) -> list[int]:
+    return [node.rank for node in nodes]

@@ -1,0 +1,356 @@
+"""The closed set of operations that a program is made of. Every spelling of torch is folded into one of these.
+
+Each class says once what it computes, what it does to channels (`apart`: every channel by itself; `moved`: the same
+values in other places; `mixed`: an answer reads several), whether zero stays zero, and how it runs on a sequence that
+arrives in pieces. Axes are counted from the front, sizes are those of the node that carries the operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+# Functions of one value, by whether f(0) = 0.
+KEEPS_ZERO = frozenset(
+    "relu relu6 tanh gelu gelu_tanh silu elu selu celu leaky_relu hardswish mish softsign tanhshrink hardshrink "
+    "softshrink sin tan asin atan sinh erf abs neg square sqrt sign floor ceil round trunc expm1 log1p".split()
+)
+MOVES_ZERO = frozenset(
+    "sigmoid hardsigmoid exp exp2 log log2 log10 cos cosh acos softplus logsigmoid clamp reciprocal rsqrt "
+    "threshold not isnan isinf".split()
+)
+# Functions of two values.
+ARITHMETIC = frozenset("add sub mul div pow maximum minimum floordiv remainder atan2".split())
+COMPARISONS = frozenset("eq ne lt le gt ge and or xor".split())
+REDUCTIONS = frozenset("sum mean max min prod any all argmax argmin logsumexp std var norm median".split())
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a node computes of its inputs."""
+
+    channels: ClassVar[str] = "mixed"  # apart, moved, mixed
+    streams: ClassVar[str] = "whole sequences only"
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+
+# What needs no input.
+
+
+@dataclass(frozen=True)
+class Input(Operation):
+    """An argument of forward(), or a part of one: `x`, `state.0`."""
+
+    argument: str
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Parameter(Operation):
+    """A parameter or buffer of the model, by its name, used past any layer."""
+
+    tensor: str
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Operation):
+    """Numbers that forward() wrote down."""
+
+    values: np.ndarray
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Extent(Operation):
+    """A size as a number: () int."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Count(Operation):
+    """start, start + step, ...: as many as the node is long."""
+
+    start: int = 0
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class Full(Operation):
+    """One number everywhere, in the node's shape."""
+
+    value: float
+    streams: ClassVar[str] = "yes"
+
+
+# Layers, by the name of their module. Widths are the original ones, also of compact layers.
+
+
+@dataclass(frozen=True)
+class Embed(Operation):
+    """ids (...) -> vectors (..., E)."""
+
+    module: str
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Linear(Operation):
+    """x (..., I) W^T + b -> (..., O)."""
+
+    module: str
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Recurrent(Operation):
+    """x (B, T, I) [, lengths (B,)] [, h (L*D, B, H) [, c]] -> y (B, T, D*H); LastState reads its last states.
+
+    Batch first, whatever the module says. With lengths, every sequence ends at its own, and y is zero behind. A
+    single-step cell is a layer over one step: T = 1.
+    """
+
+    module: str
+    lengths: bool = False  # whether inputs[1] has them
+    states: int = 0  # how many of the inputs, the last ones, are first states; without, they are zero
+    streams: ClassVar[str] = "yes, with its states; one direction"
+
+
+@dataclass(frozen=True)
+class LastState(Operation):
+    """h or c (L*D, B, H) of the Recurrent that is the input."""
+
+    part: str
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class LayerNorm(Operation):
+    """(x - mean) / sqrt(var + eps) [* inputs[1]] [+ the next], over the last `axes` axes."""
+
+    axes: int
+    eps: float
+    scaled: bool = False
+    shifted: bool = False
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Convolve(Operation):
+    """x (B, C, T) * weight (O, C / groups, K) [+ bias] -> (B, O, T'), zeros before and after as `padding` says."""
+
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
+    padding: tuple[int, int] = (0, 0)
+    biased: bool = False
+    streams: ClassVar[str] = "yes, with the last inputs, where it looks back only and its stride is 1"
+
+
+@dataclass(frozen=True)
+class Pool(Operation):
+    """max or mean of windows over the last axis (B, C, T) -> (B, C, T'); a mean counts `padding` only if asked to."""
+
+    function: str
+    kernel: int
+    stride: int
+    dilation: int = 1
+    padding: tuple[int, int] = (0, 0)
+    counts_padding: bool = True
+    channels: ClassVar[str] = "apart"
+
+
+# Every value by itself.
+
+
+@dataclass(frozen=True)
+class Map(Operation):
+    """f(x), with the settings of f: elu(alpha), leaky_relu(slope), softplus(beta, threshold), clamp(low, high)."""
+
+    function: str
+    settings: tuple[float, ...] = ()
+    channels: ClassVar[str] = "apart"
+    streams: ClassVar[str] = "yes"
+
+    @property
+    def keeps_zero(self) -> bool:
+        if self.function == "clamp":
+            return self.settings[0] <= 0 <= self.settings[1]
+        return self.function in KEEPS_ZERO
+
+
+@dataclass(frozen=True)
+class Combine(Operation):
+    """f(a, b), with axes of size 1 and missing ones in front repeated."""
+
+    function: str
+    channels: ClassVar[str] = "apart"
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Choose(Operation):
+    """b where a, else c."""
+
+    channels: ClassVar[str] = "apart"
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Cast(Operation):
+    """The same values as the node's kind: float, int, bool."""
+
+    channels: ClassVar[str] = "apart"
+    streams: ClassVar[str] = "yes"
+
+
+# The same values in other places.
+
+
+@dataclass(frozen=True)
+class Permute(Operation):
+    """Axis k of the answer is axis order[k] of x."""
+
+    order: tuple[int, ...]
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Reshape(Operation):
+    """The same values, row by row, in the node's shape."""
+
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes, where time stays an axis"
+
+
+@dataclass(frozen=True)
+class Expand(Operation):
+    """Axes of size 1, and missing ones in front, repeated to the node's shape."""
+
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes"
+
+
+@dataclass(frozen=True)
+class Slice(Operation):
+    """Every `step`-th from start to before stop, along one axis; stop is a size, none is negative."""
+
+    axis: int
+    start: int
+    stop: int
+    step: int = 1
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes, of channels; the last steps too"
+
+
+@dataclass(frozen=True)
+class Concat(Operation):
+    """The inputs one after another along an axis."""
+
+    axis: int
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes, of channels"
+
+
+@dataclass(frozen=True)
+class Flip(Operation):
+    """Backwards along axes."""
+
+    axes: tuple[int, ...]
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes, of channels"
+
+
+@dataclass(frozen=True)
+class Pad(Operation):
+    """`before` and `after` entries of one value around an axis."""
+
+    axis: int
+    before: int
+    after: int
+    value: float = 0.0
+    channels: ClassVar[str] = "moved"
+    streams: ClassVar[str] = "yes, of channels; of time in front, once"
+
+
+@dataclass(frozen=True)
+class Index(Operation):
+    """x at whole numbers: inputs[1:] index the axes from `axis` on, as many as there are, and take their place.
+
+    Negative numbers count from the end.
+    """
+
+    axis: int
+    channels: ClassVar[str] = "moved"
+
+
+@dataclass(frozen=True)
+class Gather(Operation):
+    """answer[..., k, ...] = x[..., index[..., k, ...], ...] along one axis; others are cut to the index's size."""
+
+    axis: int
+    channels: ClassVar[str] = "moved"
+
+
+# What looks along axes.
+
+
+@dataclass(frozen=True)
+class Reduce(Operation):
+    """sum, mean, max, ... over axes, which stay with size 1 if `keep`. std, var: settings = (correction,); norm: (p,)."""
+
+    function: str
+    axes: tuple[int, ...]
+    keep: bool = False
+    settings: tuple[float, ...] = ()
+    streams: ClassVar[str] = "yes: sum, mean, max, min over time with a running answer; over channels"
+
+
+@dataclass(frozen=True)
+class Softmax(Operation):
+    """exp(x) / sum exp(x) along an axis, or its logarithm."""
+
+    axis: int
+    log: bool = False
+    streams: ClassVar[str] = "yes, over channels; over time where a weighted sum follows"
+
+
+@dataclass(frozen=True)
+class Cumulate(Operation):
+    """Running sum along an axis."""
+
+    axis: int
+    streams: ClassVar[str] = "yes, with the sum so far"
+
+
+@dataclass(frozen=True)
+class Matmul(Operation):
+    """a (..., n, k) b (..., k, m), axes in front repeated as needed."""
+
+    streams: ClassVar[str] = "yes, where time is not what is summed over"
+
+
+@dataclass(frozen=True)
+class Unpack(Operation):
+    """y (B, T, C), lengths (B,) -> (B, L, C): `value` behind every end, cut after the longest unless L is given.
+
+    L, the second size of the node, is a letter of its own where it is the longest length.
+    """
+
+    value: float = 0.0
+    channels: ClassVar[str] = "apart"
+
+
+@dataclass(frozen=True)
+class Opaque(Operation):
+    """What this set cannot say; only an analysis may meet it."""
+
+    what: str
