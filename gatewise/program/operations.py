@@ -305,7 +305,7 @@ class Gather(Operation):
 
 @dataclass(frozen=True)
 class Reduce(Operation):
-    """sum, mean, max, ... over axes, which stay with size 1 if `keep`. std, var: settings = (correction,); norm: (p,)."""
+    """sum, mean, max, ... over axes, kept with size 1 if `keep`. std, var: settings = (correction,); norm: (p,)."""
 
     function: str
     axes: tuple[int, ...]
