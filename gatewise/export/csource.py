@@ -43,7 +43,7 @@ WAY_OUT = "Name another folder, or empty this one; in Python, to_c(overwrite=Tru
 TAKEN = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "math stddef stdint stdio string immintrin".split()  # headers that the files include
+    "math stddef stdint stdio string immintrin emmintrin".split()  # headers that the files include
 ) | {Path(file).stem.lower() for file in (*KERNELS, *TEMPLATES, "golden.h", "read_weights.h", "README.md")}
 
 

@@ -325,8 +325,7 @@ static void masked_slice(const gw_matrix *w, int32_t slice, const float *x, cons
 #else
     float sum[GW_SLICE] = {0};
     for (; j < w->cols; j++)
-        for (int l = 0; l < GW_SLICE; l++)
-            if (bits[j] >> l & 1) sum[l] += x[j] * *value++;
+        for (uint32_t left = bits[j]; left; left &= left - 1) sum[first_bit(left)] += x[j] * *value++;
     for (int l = 0; l < lanes; l++) y[l] = from[l] + sum[l];
 #endif
 }
@@ -371,25 +370,46 @@ static void int8_masked(const gw_matrix *w, const float *bias, const float *x, f
         const uint16_t *bits = w->column + (ptrdiff_t)slice * w->cols;
         const int8_t *code = w->codes + w->start[slice];
         float sum[GW_SLICE] = {0};
+#if GW_LANES == GW_SLICE
+        vf acc = vf_all(0);
+        for (int32_t j = 0; j < w->cols; code += count_bits(bits[j++])) acc += x[j] * vf_expand_int8(bits[j], code);
+        vf_store(sum, acc);
+#else
         for (int32_t j = 0; j < w->cols; j++)
-            for (int l = 0; l < GW_SLICE; l++)
-                if (bits[j] >> l & 1) sum[l] += x[j] * *code++;
+            for (uint32_t set = bits[j]; set; set &= set - 1) sum[first_bit(set)] += x[j] * *code++;
+#endif
         for (int32_t l = 0; l < lanes; l++) y[top + l] = (bias ? bias : y)[top + l] + w->scale[top + l] * sum[l];
     }
 }
 
+/* y (rows) = from + scale * (nv vectors of rows of a panel) x; nv is a constant at every call. */
+GW_INLINE void int8_run(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
+    const int32_t panel = top / GW_PANEL * GW_PANEL, rows = w->rows - top;
+    const ptrdiff_t stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last;
+    const int8_t *code = w->codes + (ptrdiff_t)panel * w->cols + (top - panel);
+    vf sum[RUN];
+    GW_UNROLL
+    for (int v = 0; v < nv; v++) sum[v] = vf_all(0);
+    for (int32_t j = 0; j < w->cols; j++, code += stride) {
+        const vf xj = vf_all(x[j]);
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) sum[v] += xj * vf_load_int8(code + v * GW_LANES);
+    }
+    GW_UNROLL
+    for (int v = 0; v < nv; v++) {
+        const int32_t at = v * GW_LANES, left = rows - at, n = left < GW_LANES ? left : GW_LANES;
+        vf_store_first(y + at, sum[v] * vf_load_first(w->scale + top + at, n) + vf_load_first(from + at, n), n);
+    }
+}
+
 static void int8_dense(const gw_matrix *w, const float *bias, const float *x, float *y) {
-    for (int32_t top = 0; top < w->rows; top += GW_PANEL) {
-        const int32_t left = w->rows - top, width = left < GW_PANEL ? left : GW_PANEL;
-        const ptrdiff_t stride = left > GW_PANEL ? GW_PANEL : w->last;
-        for (int32_t lane = 0; lane < width; lane += GW_LANES) {
-            const int8_t *code = w->codes + (ptrdiff_t)top * w->cols + lane;
-            const int32_t at = top + lane, n = width - lane < GW_LANES ? width - lane : GW_LANES;
-            vf sum = vf_all(0);
-            for (int32_t j = 0; j < w->cols; j++, code += stride) sum += x[j] * vf_load_int8(code);
-            sum = sum * vf_load_first(w->scale + at, n) + vf_load_first(bias ? bias + at : y + at, n);
-            vf_store_first(y + at, sum, n);
-        }
+    for (int32_t top = 0, rows; top < w->rows; top += rows) {
+        const float *from = (bias ? bias : y) + top;
+        rows = w->rows - top < RUN * GW_LANES ? GW_LANES : RUN * GW_LANES;
+        if (rows > GW_LANES)
+            int8_run(RUN, w, top, x, from, y + top);
+        else
+            int8_run(1, w, top, x, from, y + top);
     }
 }
 

@@ -24,6 +24,8 @@
 
 #if GW_LANES >= 8
 #include <immintrin.h>
+#elif GW_LANES == 4 && defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #if defined(__GNUC__)
@@ -44,6 +46,17 @@ GW_INLINE int count_bits(uint32_t bits) {
 #endif
 }
 
+/* The lowest bit that is set, of at least one. */
+GW_INLINE int first_bit(uint32_t bits) {
+#if defined(__GNUC__)
+    return __builtin_ctz(bits);
+#else
+    int l = 0;
+    while (!(bits >> l & 1)) l++;
+    return l;
+#endif
+}
+
 #if GW_LANES > 1
 typedef float vf __attribute__((vector_size(4 * GW_LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * GW_LANES)));
@@ -58,9 +71,20 @@ GW_INLINE vf vf_load(const float *p) {
     return v;
 }
 
-/* Bytes as floats. */
+/* Bytes as floats. Of a loop over the lanes compilers make one conversion after the other, at -O2 even of eight. */
 GW_INLINE vf vf_load_int8(const int8_t *p) {
-#if GW_LANES > 1
+#if GW_LANES == 16
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif GW_LANES == 8
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#elif GW_LANES == 4 && defined(__SSE2__)
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    __m128i b = _mm_cvtsi32_si128(four);
+    b = _mm_unpacklo_epi8(b, b); /* each byte to the top of its lane, from where its sign comes down */
+    b = _mm_unpacklo_epi16(b, b);
+    return (vf)_mm_cvtepi32_ps(_mm_srai_epi32(b, 24));
+#elif GW_LANES > 1
     float lane[GW_LANES];
     for (int l = 0; l < GW_LANES; l++) lane[l] = p[l];
     return vf_load(lane);
@@ -169,6 +193,21 @@ GW_INLINE vf vf_expand(uint32_t bits, const float *p) {
     return *p;
 #endif
 }
+
+#if GW_LANES == 16
+/* As vf_expand, of bytes, with zeros in the other lanes. Reads as many bytes as bits are set. */
+GW_INLINE vf vf_expand_int8(uint32_t bits, const int8_t *p) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    const __m128i bytes = _mm_maskz_loadu_epi8((__mmask16)((1u << count_bits(bits)) - 1), p);
+#else
+    int8_t lane[16] = {0};
+    memcpy(lane, p, (size_t)count_bits(bits));
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)lane);
+#endif
+    const __m512i wide = _mm512_maskz_expand_epi32((__mmask16)bits, _mm512_cvtepi8_epi32(bytes));
+    return (vf)_mm512_cvtepi32_ps(wide);
+}
+#endif
 
 /* Lane l: p[index[l]]. */
 GW_INLINE vf vf_gather(const float *p, const uint16_t *index) {
