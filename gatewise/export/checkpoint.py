@@ -46,8 +46,8 @@ def save(
     `beside` names files that belong to the model, with their SHA-256: who reads them can ask the config.
     """
     folder = Path(path)
-    if folder.is_file():
-        raise CheckpointError(f"{folder}: is a file; a model is saved into a directory.")
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder}: is no directory, and a model is saved into one; name another.")
     tensors = state_of(model)
     first, shared = first_names(model, tensors)
     entries: dict[str, Entry] = {}

@@ -14,8 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -29,7 +27,7 @@ from gatewise.export.cmodel import CModel, Writer, check_finite, should_fold
 from gatewise.export.ctext import renamed
 from gatewise.export.golden import GOLDEN_STEPS, Golden
 from gatewise.export.measured import errors_on, said
-from gatewise.export.written import naming
+from gatewise.export.written import put_folder
 from gatewise.runtime.narrow import narrow_chain
 from gatewise.wording import counted
 
@@ -126,7 +124,7 @@ def to_c(
         *errors,
         measured_on,
     )
-    place(target, files(name, written, golden, report))
+    put_folder(target, files(name, written, golden, report))
     return report
 
 
@@ -195,8 +193,8 @@ A compact recurrent network in C99: no allocation, no globals that change, libm 
 
 
 def check_replaceable(target: Path, overwrite: bool = False) -> None:
-    if target.is_file():
-        raise FileExistsError(f"{target} is a file; C source is written into a folder.")
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(f"{target} is no folder, and C source is written into one; name another.")
     if Path.cwd().is_relative_to(target):
         raise FileExistsError(
             f"{target} is the current folder or one above it, and to_c() replaces a folder as a whole. Name another, "
@@ -214,25 +212,3 @@ def check_replaceable(target: Path, overwrite: bool = False) -> None:
     foreign = sorted(path.name for path in target.iterdir() if path.name not in own | {BUILD})
     if foreign:
         raise FileExistsError(f"{target / foreign[0]} is not of to_c() and would be lost. {WAY_OUT}")
-
-
-def place(target: Path, contents: dict[str, bytes]) -> None:
-    """Everything in a folder beside the target, then two renames; what was there goes last."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    new, old = work / "new", work / "old"
-    try:
-        with naming(target):
-            new.mkdir()
-            for name, content in contents.items():
-                (new / name).write_bytes(content)
-            if target.exists():
-                os.rename(target, old)
-            try:
-                os.rename(new, target)
-            except OSError:
-                if old.exists():
-                    os.rename(old, target)
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

@@ -2,8 +2,8 @@
 
 Both files are written whole under temporary names, then the weights are renamed, then the config. A crash leaves the
 old or the new model: between the two renames the new config is still there under its temporary name, matches the
-weights by its SHA-256, and the next load() or save() finishes the rename. What is read is what was summed: each file
-is opened once, and where another process saves meanwhile, both are read again.
+weights by its SHA-256, and the next load() or save() finishes the rename. What is read is what was summed: the
+weights are opened once, and where another process saves meanwhile, both files are read again.
 
 A config is ours if it says its format, its digest and the version of gatewise that wrote it; the weights beside it
 are. Files of the same names without that are somebody else's, and are replaced only where the caller says so.
@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,26 +23,14 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gatewise.export.written import check_regular, write_new
+from gatewise.export.written import TEMPORARY, alone_in, check_regular, write_new
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-TEMPORARY = ".gatewise-"  # begins the name of what is being written; nobody else has such names
 LARGEST_TEXT = (
     2**23
 )  # bytes of a config or a header; 40,000 tensors fit, and Python objects take 20 times as much
 ATTEMPTS = 100  # to read a pair that others replace meanwhile
-
-if sys.platform == "win32":
-
-    def lock(folder: int) -> None:
-        """Windows locks no directory."""
-else:
-    import fcntl
-
-    def lock(folder: int) -> None:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
 
 
 class CheckpointError(ValueError):
@@ -60,7 +47,7 @@ def write_pair(
     weights, waiting = folder / (TEMPORARY + WEIGHTS), folder / (TEMPORARY + CONFIG)
     with contextlib.ExitStack() as until_renamed:
         with nothing_left(folder):
-            until_renamed.enter_context(one_saver(folder))
+            until_renamed.enter_context(alone_in(folder))
             finish_interrupted(folder)
             refuse_foreign(folder, overwrite)
             for left in (weights, waiting):  # of a save that was killed
@@ -96,20 +83,6 @@ def nothing_left(folder: Path) -> Iterator[None]:
             f"{folder}: the model could not be written ({reason}). What was there before is still "
             "there. Make room, or choose another folder."
         ) from error
-
-
-@contextlib.contextmanager
-def one_saver(folder: Path) -> Iterator[None]:
-    """Two processes that save into one folder take turns. The lock is the system's: who is killed leaves none."""
-    if os.name == "nt":
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        lock(handle)
-        yield
-    finally:
-        os.close(handle)
 
 
 def refuse_foreign(folder: Path, overwrite: bool) -> None:
@@ -181,11 +154,17 @@ def read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
     for attempt in range(ATTEMPTS):
         before = stamps(folder)
         try:
-            return read_once(folder)
+            config, data, interrupted = read_once(folder)
         except CheckpointError:
             # Someone saved meanwhile: one file was read before, the other after. Else they are what they are.
             if attempt == ATTEMPTS - 1 or stamps(folder) == before:
                 raise
+            continue
+        if interrupted:  # where the directory is read-only, what was read is still true
+            with contextlib.suppress(OSError), alone_in(folder, wait=False) as alone:
+                if alone and stamps(folder) == before:
+                    os.replace(folder / (TEMPORARY + CONFIG), folder / CONFIG)
+        return config, data
     raise AssertionError
 
 
@@ -201,56 +180,78 @@ def stamps(folder: Path) -> list[tuple[int, int, int] | None]:
     return found
 
 
-def read_once(folder: Path) -> tuple[dict[str, Any], bytes]:
-    weights, config = folder / WEIGHTS, folder / CONFIG
+def read_once(folder: Path) -> tuple[dict[str, Any], bytes, bool]:
+    """Config, weights, and whether the save was interrupted: then the config has its temporary name still."""
+    weights, refusal = folder / WEIGHTS, None
     if not weights.is_file():
         inside = ", ".join(sorted(str(found.parent) for found in folder.glob(f"*/{WEIGHTS}")))
         way_out = f"There is one in {inside}." if inside else "If a first save was interrupted, save again."
         raise CheckpointError(f"{weights}: not found, so {folder} holds no saved model. {way_out}")
-    if (waiting := finish_interrupted(folder)) is not None:
-        return waiting
+    with reading(weights), weights.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        waiting = config_waiting(folder)
+        configs = [waiting] if waiting is not None and waiting["weights"]["bytes"] == size else []
+        try:
+            configs.insert(0, config_for(folder, size))
+        except CheckpointError as error:
+            refusal = error
+            if not configs:
+                raise
+        data = file.read(size)
+    actual = hashlib.sha256(data).hexdigest()
+    for config in configs:
+        if config["weights"]["sha256"] == actual:
+            return config, data, config is waiting
+    raise refusal or CheckpointError(
+        f"{weights}: altered: its SHA-256 begins with {actual[:12]}, but {CONFIG} says "
+        f"{configs[0]['weights']['sha256'][:12]}. Copy the directory again, both files together, or save the model "
+        "again."
+    )
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def config_for(folder: Path, size: int) -> dict[str, Any]:
+    """The config of weights that have this many bytes."""
+    config = folder / CONFIG
     if not config.is_file():
         raise CheckpointError(
             f"{config}: not found; {WEIGHTS} alone does not say what the model is. Save it again."
         )
     found = read_config(config)
-    want, size = found["weights"], weights.stat().st_size
-    if size != want["bytes"]:
-        state = "truncated" if size < want["bytes"] else "too long"
+    wanted = found["weights"]["bytes"]
+    if size != wanted:
+        state = "truncated" if size < wanted else "too long"
         raise CheckpointError(
-            f"{weights}: {state}: {size} bytes, but {CONFIG} says {want['bytes']}. Copy the directory again, or save "
-            "the model again."
+            f"{folder / WEIGHTS}: {state}: {size} bytes, but {CONFIG} says {wanted}. Copy the directory again, or "
+            "save the model again."
         )
-    data = weights.read_bytes()
-    actual = hashlib.sha256(data).hexdigest()
-    if actual != want["sha256"]:
-        raise CheckpointError(
-            f"{weights}: altered: its SHA-256 begins with {actual[:12]}, but {CONFIG} says {want['sha256'][:12]}. "
-            "Copy the directory again, both files together, or save the model again."
-        )
-    return found, data
+    return found
 
 
-def finish_interrupted(folder: Path) -> tuple[dict[str, Any], bytes] | None:
-    """The config under its temporary name with the weights, if they belong together; it is then renamed."""
-    weights, config, waiting = folder / WEIGHTS, folder / CONFIG, folder / (TEMPORARY + CONFIG)
-    if not waiting.is_file() or waiting.is_symlink() or not weights.is_file():
+def config_waiting(folder: Path) -> dict[str, Any] | None:
+    """The config under its temporary name, if it was written to its end."""
+    waiting = folder / (TEMPORARY + CONFIG)
+    if waiting.is_symlink() or not waiting.is_file():
         return None
     try:
-        found = read_config(waiting)
-        data = weights.read_bytes() if weights.stat().st_size == found["weights"]["bytes"] else b""
-    except (CheckpointError, OSError):
-        return None  # not written to its end: the save never came to its first rename
-    if hashlib.sha256(data).hexdigest() != found["weights"]["sha256"]:
+        return read_config(waiting)
+    except CheckpointError:
         return None
-    if config.is_file():
-        with contextlib.suppress(CheckpointError):
-            if read_config(config)["weights"]["sha256"] == found["weights"]["sha256"]:
-                return None  # both describe these weights; the save stopped before its first rename, or lost a race
-    # A read-only directory, or someone was faster: what was read is still true.
-    with contextlib.suppress(OSError):
-        os.replace(waiting, config)
-    return found, data
+
+
+def finish_interrupted(folder: Path) -> None:
+    """The second rename of a save that was killed before it; for who is alone in the folder."""
+    waiting = folder / (TEMPORARY + CONFIG)
+    with contextlib.suppress(CheckpointError):
+        if config_waiting(folder) is not None and read_once(folder)[2]:
+            os.replace(waiting, folder / CONFIG)
 
 
 def parsed(path: Path, largest: int = LARGEST_TEXT) -> dict[str, Any]:

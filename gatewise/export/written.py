@@ -1,13 +1,50 @@
-"""How files are put in their places: whole, over regular files alone, and through no link."""
+"""How files are put in their places: whole, over regular files alone, and through no link.
+
+What is being written has a temporary name beside its target, always the same one, so that the next writer removes
+what a killed one left; writers of one folder take turns.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+TEMPORARY = ".gatewise-"  # begins the name of what is being written; nobody else has such names
+
+if sys.platform == "win32":
+
+    @contextmanager
+    def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
+        """Windows locks no directory."""
+        yield True
+else:
+    import fcntl
+
+    @contextmanager
+    def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
+        """Whether no other process writes into the folder until the block ends; with `wait`, after the others.
+
+        The lock is the system's: who is killed leaves none.
+        """
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            alone = True
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                alone = False
+            except OSError:  # a file system without locks
+                pass
+            yield alone
+        finally:
+            os.close(handle)
 
 
 @contextmanager
@@ -29,10 +66,15 @@ def check_regular(path: Path) -> None:
         raise FileExistsError(errno.EEXIST, reason, str(path))
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """A file that was not there: through no link, and on the disk before anything is renamed."""
+def open_new(path: Path) -> BinaryIO:
+    """A file that was not there, to be written; through no link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A file that was not there, on the disk before anything is renamed."""
+    with open_new(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -40,13 +82,44 @@ def write_new(path: Path, data: bytes) -> None:
 
 def put(target: Path, data: bytes) -> None:
     """The old file or the new one, never a part of it."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(TEMPORARY + target.name)
     with naming(target):
         check_regular(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        try:
-            write_new(temporary, data)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with alone_in(target.parent):
+            temporary.unlink(
+                missing_ok=True
+            )  # of a process that was killed, or a link to a file of someone else's
+            try:
+                write_new(temporary, data)
+                os.replace(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def put_folder(target: Path, contents: dict[str, bytes]) -> None:
+    """Everything in a folder beside the target, then two renames; what was there goes last."""
+    work = target.with_name(TEMPORARY + target.name)
+    new, old = work / "new", work / "old"
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with alone_in(target.parent):
+            try:
+                remove_left(work, target)
+                new.mkdir(parents=True)
+                for name, content in contents.items():
+                    (new / name).write_bytes(content)
+                if target.exists():
+                    os.rename(target, old)
+                os.rename(new, target)
+            finally:
+                remove_left(work, target)
+
+
+def remove_left(work: Path, target: Path) -> None:
+    """Of an attempt that failed or was killed: what it had moved away goes back, the rest goes."""
+    if work.is_symlink() or work.is_file():
+        work.unlink()
+    elif (work / "old").exists() and not target.exists():
+        os.rename(work / "old", target)
+    shutil.rmtree(work, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.export.schema import Check, SchemaError
-from gatewise.export.written import check_regular, write_new
+from gatewise.export.written import alone_in, check_regular, write_new
 
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
 CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
@@ -48,10 +49,15 @@ def appearing(path: Path) -> Iterator[Path]:
     partial = path.with_name(PARTIAL + path.name)
     try:
         check_regular(path)
+        if path.is_dir():
+            raise FileExistsError(errno.EEXIST, "is a folder, which is not replaced by a file", str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)  # of a process that was killed, or a link to a file of someone else's
-        yield partial
-        partial.replace(path)
+        with alone_in(path.parent):
+            partial.unlink(
+                missing_ok=True
+            )  # of a process that was killed, or a link to a file of someone else's
+            yield partial
+            partial.replace(path)
     except OSError as error:
         kept = "The file from before is still there. " if path.exists() else ""
         if isinstance(error, FileExistsError) and error.filename == str(path):

@@ -49,7 +49,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (other / "gatewise.json").write_text("[]")
     with pytest.raises(FileExistsError, match="holds no earlier export"):
         gw.export.to_c(small, other)
-    with pytest.raises(FileExistsError, match="is a file"):
+    with pytest.raises(FileExistsError, match="is no folder"):
         gw.export.to_c(small, other / "thesis.tex", overwrite=True)
 
     before = {p.name: p.read_bytes() for p in target.iterdir()}
@@ -72,6 +72,35 @@ def test_a_folder_is_not_replaced_around_its_user(tmp_path: Path, monkeypatch: p
         monkeypatch.chdir(tmp_path / here)
         with pytest.raises(FileExistsError, match="the current folder or one above it"):
             gw.export.to_c(nn.LSTM(3, 2), tmp_path / "m", overwrite=True)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_a_killed_export_left_goes(moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between its two renames, the earlier export is not lost: the next one takes it back first."""
+    work, target = tmp_path / ".gatewise-m", tmp_path / "m"
+    gw.export.to_c(nn.LSTM(3, 2), target)
+    before = (target / "model.c").read_bytes()
+    (work / "new").mkdir(parents=True)
+    (work / "new" / "model.c").write_text("half of a mod")
+    if moved:
+        target.rename(work / "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            gw.export.to_c(nn.LSTM(3, 3), target)
+    assert (target / "model.c").read_bytes() == before
+    gw.export.to_c(nn.LSTM(3, 3), target)
+    assert (target / "model.c").read_bytes() != before
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_only_folders_are_replaced(tmp_path: Path) -> None:
+    """A pipe, to which nobody writes, would be waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="pipe is no folder"):
+        gw.export.to_c(nn.LSTM(3, 2), tmp_path / "pipe")
+    with pytest.raises(gw.export.CheckpointError, match="pipe: is no directory"):
+        gw.save(nn.LSTM(3, 2), tmp_path / "pipe")
 
 
 def test_a_rename_that_fails_brings_the_old_export_back(

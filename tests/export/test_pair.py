@@ -14,6 +14,7 @@ from saved_models import IDS, Tagger, sparse
 
 import gatewise as gw
 from gatewise.export import CheckpointError, pair
+from gatewise.export.written import alone_in, put
 
 
 class Crash(Exception):
@@ -134,21 +135,36 @@ def test_who_may_read_one_file_may_read_the_other(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
-def test_a_save_between_the_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load that read the old config and would read the new weights reads both again."""
+@pytest.mark.parametrize("before", [False, True])
+def test_a_save_between_the_two_reads(before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are opened before the config is read: both are the old model, or are read again."""
     old, new = sparse(Tagger()), sparse(Tagger(), 0.3)
     gw.save(old, tmp_path)
     read, overtaken = pair.read_config, []
 
     def slow(path: Path) -> Any:
-        config = read(path)
+        config = None if before else read(path)
         if not overtaken:
             overtaken.append(gw.save(new, tmp_path))
-        return config
+        return read(path) if before else config
 
     monkeypatch.setattr(pair, "read_config", slow)
-    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), new(IDS))
+    expected = new if before else old
+    assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), expected(IDS))
     assert overtaken
+
+
+def test_a_load_leaves_the_files_of_a_save_that_is_on(tmp_path: Path) -> None:
+    """What lies under the temporary name may be the next config by now: only who is alone renames it."""
+    model = sparse(Tagger())
+    gw.save(model, tmp_path)
+    waiting = tmp_path / ".gatewise-config.json"
+    (tmp_path / "config.json").rename(waiting)
+    with alone_in(tmp_path):
+        assert torch.equal(gw.load(tmp_path, into=Tagger())(IDS), model(IDS))
+        assert waiting.exists()
+    gw.load(tmp_path, into=Tagger())
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
 
 
 def test_loads_while_another_thread_saves(tmp_path: Path) -> None:
@@ -184,6 +200,20 @@ def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
     gw.save(Tagger(), tmp_path / "model")
     assert victim.read_text() == "mine"
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_a_killed_export_left_goes(link: bool, tmp_path: Path) -> None:
+    """The temporary name is always the same one, so the next export finds it; a link there is not followed."""
+    victim, left = tmp_path / "victim", tmp_path / ".gatewise-model.onnx"
+    victim.write_text("mine")
+    if link:
+        left.symlink_to(victim)
+    else:
+        left.write_text("half of a mod")
+    put(tmp_path / "model.onnx", b"whole")
+    assert victim.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"victim", "model.onnx"}
 
 
 FOREIGN: dict[str, dict[str, str]] = {

@@ -54,6 +54,8 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     for path in (link, pipe):
         with pytest.raises(RunError, match=rf"{path.name}: is a link, a pipe or a device"):
             write_whole(path, b"new")
+    with pytest.raises(RunError, match="is a folder, which is not replaced"):
+        write_whole(tmp_path, b"new")
     assert link.is_symlink()
     assert target.read_text() == "old"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def _own_file(key: str, named: str) -> Path:
     """The file that data.`key` names. A run may be looked at from another folder than it was trained in."""
     path = Path(named).expanduser()
     try:
-        path.stat()
+        kind = path.stat().st_mode
     except OSError as error:
         relative = (
             "" if path.is_absolute() else f"data.{key} is relative to the current folder, {Path.cwd()}. "
@@ -117,6 +118,10 @@ def _own_file(key: str, named: str) -> Path:
             f"{path}: cannot be read ({error.strerror}). {relative}In train and evaluate, --set data.{key}=... names "
             "another place."
         ) from error
+    if not stat.S_ISREG(kind):
+        raise DataError(
+            f"{path}: data.{key} must be a regular file; a folder, a pipe or a device is not read."
+        )
     return path
 
 

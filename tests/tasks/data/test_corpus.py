@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def test_a_whole_path_is_relative_to_nothing(folder: Path, tmp_path: Path) -> No
         f"{tmp_path / 't.txt'}: cannot be read (No such file or directory). In train and evaluate, "
         "--set data.path=... names another place."
     )
+
+
+@pytest.mark.parametrize("task", ["words", "csv", "npz"])
+def test_only_regular_files_are_read(task: str, folder: Path, tmp_path: Path) -> None:
+    """A device does not end, and a pipe begins only when someone writes to it."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path):
+        with pytest.raises(DataError, match=rf"{path}: data\.path must be a regular file"):
+            load_data(tiny(task, folder, f"data.path={path}"))
 
 
 def test_vectors_that_differ_from_the_published_ones_are_told(folder: Path) -> None:

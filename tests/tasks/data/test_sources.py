@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import io
@@ -21,7 +22,9 @@ CONTENT = b"once upon a time\n" * 100
 
 
 def published_at(url: str, content: bytes = CONTENT) -> Published:
-    return Published("story.txt", ("tales/story.txt",), "md5:" + hashlib.md5(content).hexdigest(), url)
+    return Published(
+        "story.txt", ("tales/story.txt",), "md5:" + hashlib.md5(content).hexdigest(), url, len(CONTENT)
+    )
 
 
 def everything_in(folder: Path) -> list[str]:
@@ -49,15 +52,24 @@ class _BreaksOff(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def broken_server() -> Iterator[str]:
-    server = http.server.HTTPServer(("127.0.0.1", 0), _BreaksOff)
+@contextlib.contextmanager
+def served(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a file that a server on this machine answers for."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/story.txt"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/story.txt"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def broken_server() -> Iterator[str]:
+    with served(_BreaksOff) as url:
+        yield url
 
 
 def test_a_named_folder_comes_before_the_environment_and_that_before_the_cache(
@@ -248,6 +260,55 @@ def test_a_connection_that_breaks_off_leaves_nothing(tmp_path: Path, broken_serv
     with pytest.raises(DataError, match="could not be downloaded"):
         download(published_at(broken_server), tmp_path)
     assert everything_in(tmp_path) == []
+
+
+def test_a_download_is_over_https_and_has_a_largest_size() -> None:
+    """A sum tells only at the end that something else came, and not who could read along."""
+    for published in sources.PUBLISHED.values():
+        assert not published.url or (published.url.startswith("https://") and published.most > 0)
+
+
+def test_a_redirect_to_http_is_not_followed(tmp_path: Path) -> None:
+    to = "http://127.0.0.1:9/story.txt"
+
+    class Redirects(_BreaksOff):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", to)
+            self.end_headers()
+
+    with served(Redirects) as url, pytest.raises(DataError, match=f"redirects to {to}, which is not https"):
+        download(published_at(url), tmp_path)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_download_that_does_not_end_is_given_up(declared: bool, tmp_path: Path) -> None:
+    """Whether it says how long it is or not: nothing beyond the largest size is kept."""
+
+    class Endless(_BreaksOff):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            if declared:
+                self.send_header("Content-Length", str(10**15))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(2**16))
+
+    with (
+        served(Endless) as url,
+        pytest.raises(DataError, match=r"more than 1,700 bytes, which story\.txt does not"),
+    ):
+        download(published_at(url), tmp_path)
+    assert everything_in(tmp_path) == []
+
+
+def test_what_a_killed_download_left_goes(tmp_path: Path) -> None:
+    (tmp_path / "public.txt").write_bytes(CONTENT)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / ".gatewise-story.txt").write_bytes(CONTENT[:10])
+    download(published_at((tmp_path / "public.txt").as_uri()), tmp_path / "kept")
+    assert everything_in(tmp_path / "kept") == ["story.txt"]
 
 
 def test_an_interrupt_by_the_user_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
