@@ -1,7 +1,7 @@
 """to_onnx(small, "model.onnx"): a chain of compact layers as an ONNX graph.
 
     input    x          as forward() takes it: float32 vectors or int64 word ids, batch and time of any size
-             lengths    int32 (B), if asked for, or if forward() takes them: sequences are padded on the right
+             lengths    int64 (B), if asked for, or if forward() takes them: sequences are padded on the right
              h0, c0     (layers * directions, B, H) of the recurrent layer, in the original width and scale
     output   y          as forward() gives it
              hn, cn     the last states, in the same form
@@ -24,8 +24,8 @@ from torch import nn
 
 from gatewise import __version__
 from gatewise.export.onnx_graph import Graph, TimeAxis, not_empty, text_lengths
+from gatewise.export.onnx_layers import enter, layer_norm, leave, looked_up, read, recurrence, widened
 from gatewise.export.written import put
-from gatewise.layout import Cell
 from gatewise.runtime.narrow import (
     Affine,
     Floats,
@@ -38,11 +38,9 @@ from gatewise.runtime.narrow import (
     is_diagonal,
     narrow_chain,
     pools,
-    spread_columns,
     takes_last_state,
 )
 
-GATES = {"LSTM": ("i", "o", "f", "g"), "GRU": ("u", "r", "n")}  # the order of rows in ONNX
 OPSETS = (15, 23)  # Shape with a range; the last one whose operators were tried
 OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
@@ -112,8 +110,8 @@ class Writer:
     """Walks the links of a narrow chain and writes the nodes of each."""
 
     def __init__(self, narrow: NarrowChain, opset: int, states: bool, lengths: bool) -> None:
-        self.narrow, self.opset, self.states = narrow, opset, states
-        self.graph, chain = Graph(), narrow.chain
+        self.narrow, self.states = narrow, states
+        self.graph, chain = Graph(opset), narrow.chain
         levels = narrow.levels
         self.modules = list(dict.fromkeys(level.module for level in levels))
         self.levels = {name: [level for level in levels if level.module == name] for name in self.modules}
@@ -127,10 +125,10 @@ class Writer:
         self.takes_lengths = lengths
         self.lengths = "lengths" if self.takes_lengths else ""
         if chain.pad is not None:
-            self.lengths = text_lengths(self.graph, self.time_first, chain.pad, opset)
+            self.lengths = text_lengths(self.graph, self.time_first, chain.pad)
         elif self.lengths and chain.least:
             self.lengths = not_empty(self.graph, self.lengths)
-        self.time = TimeAxis(self.graph, self.lengths, opset)
+        self.time = TimeAxis(self.graph, self.lengths)
         self.cut = bool(self.lengths) and chain.cut
         if self.cut:
             self.time_first = self.time.up_to_longest(self.time_first)
@@ -141,7 +139,7 @@ class Writer:
         self.graph.rename(answer, "y")
         inputs, outputs = self.signature()
         graph = helper.make_graph(self.graph.nodes, "gatewise", inputs, outputs, self.graph.constants)
-        version = [helper.make_opsetid("", self.opset)]
+        version = [helper.make_opsetid("", self.graph.opset)]
         return helper.make_model(
             graph,
             opset_imports=version,
@@ -165,7 +163,7 @@ class Writer:
         shape = [axes[axis] for axis in chain.output_axes]
         inputs, outputs = [x], [tensor("y", shape[:-1] if chain.squeezed else shape)]
         if self.takes_lengths:
-            inputs.append(tensor("lengths", ["batch"], TensorProto.INT32))
+            inputs.append(tensor("lengths", ["batch"], TensorProto.INT64))
         for module in self.modules if self.states else ():
             places = self.finals[module]
             hidden = self.levels[module][0].directions[0].hidden
@@ -196,17 +194,12 @@ class Writer:
     # What a link becomes.
 
     def table(self, link: Table) -> Value:
-        """Word -> row -> vector; removed words all have the zero row at the end of the table."""
-        ids, weight = self.time_first, link.weight
-        if not weight.shape[1]:
+        width = link.weight.shape[1]
+        if not width:
             return self.nothing()
-        if link.rows is not None:
-            weight = np.concatenate([weight, np.zeros((1, weight.shape[1]), np.float32)])
-            rows = np.where(link.rows < 0, len(link.weight), link.rows)
-            ids = self.graph.add("Gather", self.graph.constant(rows), ids)
-        vectors = self.graph.constant(weight)
-        self.vectors = vectors if link.rows is None else ""
-        return Value(self.graph.add("Gather", vectors, ids), weight.shape[1])
+        vectors, table = looked_up(self.graph, self.time_first, link.weight, link.rows)
+        self.vectors = table if link.rows is None else ""
+        return Value(vectors, width)
 
     def level(self, link: Level, value: Value, final: bool) -> Value:
         """One node for each direction, side by side. With `final`, their last h in place of every step's."""
@@ -229,32 +222,17 @@ class Writer:
         return Value(name, len(scale), None if (scale == 1).all() else scale, sequence=not final)
 
     def recurrence(self, link: Level, r: Recurrence, value: Value, final: bool) -> tuple[str, str]:
-        """The LSTM or GRU node of one direction: every step's output (T, 1, B, K) and the last h (1, B, K)."""
-        graph, cell = self.graph, link.cell
-        place = len(self.finals[link.module])
+        """The node of one direction: every step's output (T, 1, B, K) and the last h (1, B, K)."""
+        graph, states, finals = self.graph, range(link.cell.n_states), self.finals[link.module]
+        places = sum(len(level.directions) for level in self.levels[link.module])
+        starts = [
+            enter(graph, self.state_name(link.module, part, "0"), places, len(finals), part, r)
+            for part in (states if self.states else ())
+        ]
         x, w_ih = self.read(value, r.inputs, r.w_ih)
-        weights = (gate_matrix(w, r, cell) for w in (w_ih, spread_columns(r.w_hh, r.reads, r.kept)))
-        inputs = [x, *map(graph.constant, weights), graph.constant(gate_biases(r, cell)), self.lengths]
-        if self.states:
-            inputs += [self.enter(link.module, part, place, r) for part in range(cell.n_states)]
-        attributes: dict[str, Any] = {"hidden_size": r.kept}
-        attributes["direction"] = "reverse" if r.reverse else "forward"
-        if link.gate_activation == "hard_sigmoid":
-            attributes["activations"] = ["HardSigmoid"] + ["Tanh"] * cell.n_states
-            attributes |= {"activation_alpha": [0.2], "activation_beta": [0.5]}
-        if cell.name == "GRU":
-            attributes["linear_before_reset"] = 1
-        wanted = [not final, final or self.states, self.states][: 1 + cell.n_states]
-        every, *lasts = graph.add_many(cell.name, inputs, wanted, **attributes)
-        if self.states and self.lengths:
-            # A sequence of no step keeps its state; ONNX Runtime gives zeros.
-            empty = graph.add("Equal", self.lengths, graph.constant(np.zeros(1, np.int32)))
-            empty = graph.add("Unsqueeze", empty, graph.integers(0, 2))  # (1, B, 1)
-            starts = inputs[-cell.n_states :]
-            lasts = [graph.add("Where", empty, start, last) for start, last in zip(starts, lasts)]
-        self.finals[link.module].append(
-            [self.leave(name, part, r) for part, name in enumerate(lasts)] if self.states else []
-        )
+        wanted = [not final, final or self.states, self.states]
+        every, *lasts = recurrence(graph, link, r, x, w_ih, starts, self.lengths, wanted)
+        finals.append([leave(graph, lasts[part], part, r) for part in (states if self.states else ())])
         return every, lasts[0]
 
     def affine(self, link: Affine, value: Value) -> Value:
@@ -288,36 +266,17 @@ class Writer:
         if link.name in OPERATORS:
             return replace(settled, name=self.graph.add(OPERATORS[link.name], settled.name))
         if link.name == "layer_norm":
-            return replace(settled, name=self.layer_norm(settled, link.eps))
+            return replace(settled, name=layer_norm(self.graph, settled.name, [settled.width], link.eps))
         operator = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[link.name]
         return replace(settled, name=self.graph.add(operator, settled.name, axis=-1))
-
-    def layer_norm(self, value: Value, eps: float) -> str:
-        """(x - E x) / sqrt(E (x - E x)^2 + eps), the differences by nodes of their own: in the function that ONNX
-        gives for its node the variance is E x^2 - (E x)^2, of which a large mean leaves no digit."""
-        graph = self.graph
-        centred = graph.add("Sub", value.name, self.mean(value.name))
-        if self.opset >= 17:
-            scale = graph.constant(np.ones(value.width, np.float32))
-            return graph.add("LayerNormalization", centred, scale, axis=-1, epsilon=eps)
-        variance = self.mean(graph.add("Mul", centred, centred))
-        stable = graph.add("Add", variance, graph.constant(np.array(eps, np.float32)))
-        return graph.add("Div", centred, graph.add("Sqrt", stable))
-
-    def mean(self, name: str) -> str:  # (..., C) -> (..., 1)
-        return self.graph.over("ReduceMean", name, -1, self.opset, keepdims=1)
 
     # How channels are read, and what stands for none.
 
     def read(self, value: Value, inputs: Ints, weight: Floats) -> tuple[str, Floats]:
-        """The tensor that a matrix reads, and the matrix on its columns: few are gathered, else the rest are zero."""
+        """The tensor that a matrix reads, and the matrix on its columns."""
         if value.scale is not None:
             weight = weight * value.scale[inputs]
-        if not len(inputs):
-            inputs, weight = np.zeros(1, np.int64), np.zeros((len(weight), 1), np.float32)
-        if 2 * len(inputs) <= value.columns and value.columns > 1:
-            return self.graph.add("Gather", value.name, self.graph.constant(inputs), axis=-1), weight
-        return value.name, spread_columns(weight, inputs, value.columns)
+        return read(self.graph, value.name, value.columns, inputs, weight)
 
     def read_tied(self, value: Value, inputs: Ints, tied: Ints) -> tuple[str, str]:
         """The same with the columns `tied` of the embedding, which is stored already, by nodes on constants alone."""
@@ -343,66 +302,20 @@ class Writer:
 
     # States, and the answer, in their original form.
 
-    def enter(self, module: str, part: int, place: int, r: Recurrence) -> str:  # (places, B, H) -> (1, B, K)
-        graph, name = self.graph, self.state_name(module, part, "0")
-        if sum(len(level.directions) for level in self.levels[module]) > 1:
-            name = graph.add("Gather", name, graph.integers(place), axis=0)
-        if r.kept < r.hidden:
-            name = graph.add("Gather", name, graph.constant(r.neurons), axis=2)
-        if part == 0 and (r.state_scale != 1).any():
-            name = graph.add("Div", name, graph.constant(r.state_scale))
-        return name
-
-    def leave(self, name: str, part: int, r: Recurrence) -> str:  # (1, B, K) -> (1, B, H)
-        if part == 0 and (r.state_scale != 1).any():
-            name = self.graph.add("Mul", name, self.graph.constant(r.state_scale))
-        return self.widen(name, 3, r.kept, r.neurons, r.hidden, 0.0)
-
     def zero_state(self, r: Recurrence) -> str:
         batch = self.graph.add("Shape", self.time_first, start=1, end=2)
         one, hidden = (self.graph.integers(k) for k in (1, r.hidden))
         return self.graph.add("ConstantOfShape", self.graph.add("Concat", one, batch, hidden, axis=0))
-
-    def widen(self, name: str, rank: int, columns: int, kept: Ints, width: int, rest: float) -> str:
-        """All `width` channels, `rest` where nothing was kept: one column is appended and read by all of them."""
-        if len(kept) == width:
-            return name
-        graph = self.graph
-        pads = graph.integers(*[0] * (2 * rank - 1), 1)
-        padded = graph.add("Pad", name, pads, graph.constant(np.array(rest, np.float32)))
-        index = np.full(width, columns, np.int64)
-        index[kept] = np.arange(len(kept))
-        return graph.add("Gather", padded, graph.constant(index), axis=-1)
 
     def outward(self, value: Value) -> str:
         graph, narrow, chain = self.graph, self.narrow, self.narrow.chain
         value = self.settle(value)
         rank = 3 if value.sequence else 2
         rest = float(narrow.rest[0]) if len(narrow.rest) else 0.0
-        name = self.widen(value.name, rank, value.columns, narrow.kept, narrow.width, rest)
+        name = widened(graph, value.name, rank, narrow.kept, narrow.width, value.columns, rest)
         rows = chain.output_axes == "RC"
         if chain.output_axes == "BTC" or (rows and not chain.rows_time_first):
             name = graph.add("Transpose", name, perm=[1, 0, 2])
         if rows and value.sequence:
             name = graph.add("Reshape", name, graph.integers(-1, narrow.width))
         return graph.add("Squeeze", name, graph.integers(-1)) if chain.squeezed else name
-
-
-def gate_matrix(live: Floats, r: Recurrence, cell: Cell) -> Floats:  # (R, n) -> (1, G * K, n)
-    """Rows of all gates in ONNX's order; those of constant gates are zero."""
-    rows = np.zeros((cell.n_gates * r.kept, live.shape[1]), np.float32)
-    rows[r.slots] = live
-    return rows.reshape(cell.n_gates, r.kept, -1)[gate_order(cell)].reshape(1, len(rows), -1)
-
-
-def gate_biases(r: Recurrence, cell: Cell) -> Floats:  # (1, 2 * G * K): input half, recurrent half
-    recurrent = np.zeros_like(r.bias)
-    recurrent[[k for k, gate in enumerate(cell.gates) if gate in cell.gated_recurrent]] = r.bias_gated
-    order = gate_order(cell)
-    return np.stack([r.bias[order], recurrent[order]]).reshape(1, -1)
-
-
-def gate_order(cell: Cell) -> list[int]:
-    if cell.name not in GATES:
-        raise ValueError(f"ONNX has no node for the cell {cell.name}, only for {' and '.join(GATES)}.")
-    return [cell.gates.index(gate) for gate in GATES[cell.name]]

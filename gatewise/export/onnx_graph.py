@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 
 class Graph:
-    """Nodes and constants with names of their own."""
+    """Nodes and constants with names of their own, in one version of ONNX's operators."""
 
-    def __init__(self) -> None:
+    def __init__(self, opset: int) -> None:
         from onnx import TensorProto, helper, numpy_helper
 
-        self.helper, self.to_tensor = helper, numpy_helper.from_array
+        self.opset, self.helper, self.to_tensor = opset, helper, numpy_helper.from_array
         self.int32, self.int64, self.float32 = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -34,11 +34,11 @@ class Graph:
         self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
         return names
 
-    def over(self, operator: str, x: str, axis: int, opset: int, keepdims: int) -> str:
-        """A mean or maximum over one axis; since opset 18 that is an input."""
-        if opset < 18:
-            return self.add(operator, x, axes=[axis], keepdims=keepdims)
-        return self.add(operator, x, self.integers(axis), keepdims=keepdims)
+    def over(self, operator: str, x: str, *axes: int, keepdims: int) -> str:
+        """A mean, maximum or sum over axes. They are an input since opset 18, those of a sum always."""
+        if self.opset < 18 and operator != "ReduceSum":
+            return self.add(operator, x, axes=list(axes), keepdims=keepdims)
+        return self.add(operator, x, self.integers(*axes), keepdims=keepdims)
 
     def constant(self, array: NDArray[Any]) -> str:
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -57,19 +57,19 @@ class Graph:
 
 
 class TimeAxis:
-    """The first axis of tensors (T, B, ...). With lengths, a graph's input, every sequence ends where its own says.
+    """The first axis of tensors (T, B, ...). With lengths, int64 (B), every sequence ends where its own says.
 
     A sequence of no step counts as one of one step, which the layers made of zeros.
     """
 
-    def __init__(self, graph: Graph, lengths: str, opset: int) -> None:
-        self.graph, self.lengths, self.opset = graph, lengths, opset
+    def __init__(self, graph: Graph, lengths: str) -> None:
+        self.graph, self.lengths = graph, lengths
 
     def last(self, x: str) -> str:  # (T, B, C) -> (B, C)
         graph = self.graph
         if not self.lengths:
             return graph.add("Gather", x, graph.constant(np.array(-1, np.int64)), axis=0)
-        ends = graph.add("Sub", self.whole_numbers(), graph.integers(1))
+        ends = graph.add("Sub", self.lengths, graph.integers(1))
         batch = self.count(graph.add("Shape", self.lengths))
         pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
         return graph.add("GatherND", x, graph.add("Concat", *pairs, axis=1))
@@ -78,8 +78,8 @@ class TimeAxis:
         """Mean, maximum or sum over the steps of one call, as forward() has it, or of each sequence in it."""
         graph = self.graph
         if not self.lengths:
-            return self.total(x) if name == "sum" else self.reduce(f"Reduce{name.title()}", x)
-        at_least_one = graph.add("Max", self.whole_numbers(), graph.integers(1))
+            return self.reduce(f"Reduce{name.title()}", x)
+        at_least_one = graph.add("Max", self.lengths, graph.integers(1))
         lengths = graph.add("Unsqueeze", at_least_one, graph.integers(1))  # (B, 1)
         steps = self.count(graph.add("Shape", x, start=0, end=1))
         inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1, 2)), lengths)  # (T, B, 1)
@@ -87,25 +87,18 @@ class TimeAxis:
         own = graph.add("Where", inside, x, outside)
         if name == "max":
             return self.reduce("ReduceMax", own)
-        total = self.total(own)
+        total = self.reduce("ReduceSum", own)
         return (
             total if name == "sum" else graph.add("Div", total, graph.add("Cast", lengths, to=graph.float32))
         )
 
     def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
         graph = self.graph
-        end = graph.add("Max", graph.add("ReduceMax", self.whole_numbers()), graph.integers(1))
+        end = graph.add("Max", graph.add("ReduceMax", self.lengths), graph.integers(1))
         return graph.add("Slice", x, graph.integers(0), end, graph.integers(0))
 
-    def total(self, x: str) -> str:
-        return self.graph.add("ReduceSum", x, self.graph.integers(0), keepdims=0)
-
     def reduce(self, operator: str, x: str) -> str:
-        return self.graph.over(operator, x, 0, self.opset, keepdims=0)
-
-    def whole_numbers(self) -> str:
-        """The lengths as int64, which indices must be."""
-        return self.graph.add("Cast", self.lengths, to=self.graph.int64)
+        return self.graph.over(operator, x, 0, keepdims=0)
 
     def count(self, n: str) -> str:  # (1,) -> (n,)
         """0, 1, ... n - 1"""
@@ -113,26 +106,25 @@ class TimeAxis:
         return self.graph.add("Range", zero, self.graph.add("Squeeze", n), one)
 
 
-def not_empty(graph: Graph, lengths: str) -> str:  # int32 (B) -> int32 (B)
+def not_empty(graph: Graph, lengths: str) -> str:  # (B) -> (B)
     """Lengths of at least 1."""
-    wrong = graph.add("Less", lengths, graph.constant(np.ones(1, np.int32)))
+    wrong = graph.add("Less", lengths, graph.integers(1))
     return refusing(graph, lengths, graph.add("Cast", wrong, to=graph.int64), "a_sequence_has_no_step")
 
 
-def text_lengths(graph: Graph, ids: str, pad: int, opset: int) -> str:  # (T, B) -> int32 (B)
+def text_lengths(graph: Graph, ids: str, pad: int) -> str:  # (T, B) -> (B)
     """How many words there are before the padding, which must be behind them all."""
     words = graph.add("Not", graph.add("Equal", ids, graph.integers(pad)))
-    counts = graph.add("ReduceSum", graph.add("Cast", words, to=graph.int64), graph.integers(0), keepdims=0)
-    steps = TimeAxis(graph, "", opset).count(graph.add("Shape", ids, start=0, end=1))
+    counts = graph.over("ReduceSum", graph.add("Cast", words, to=graph.int64), 0, keepdims=0)
+    steps = TimeAxis(graph, "").count(graph.add("Shape", ids, start=0, end=1))
     inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1)), counts)
     moved = graph.add("Cast", graph.add("Xor", words, inside), to=graph.int64)
     empty = graph.add("Cast", graph.add("Equal", counts, graph.integers(0)), to=graph.int64)
-    wrong = graph.add("Add", graph.over("ReduceMax", moved, 0, opset, keepdims=0), empty)
-    sizes = graph.add("Cast", counts, to=graph.int32)
-    return refusing(graph, sizes, wrong, "a_text_has_no_word_or_padding_before_one")
+    wrong = graph.add("Add", graph.over("ReduceMax", moved, 0, keepdims=0), empty)
+    return refusing(graph, counts, wrong, "a_text_has_no_word_or_padding_before_one")
 
 
-def refusing(graph: Graph, lengths: str, wrong: str, why: str) -> str:  # int32 (B), int64 (B) -> int32 (B)
+def refusing(graph: Graph, lengths: str, wrong: str, why: str) -> str:  # (B), (B) -> (B)
     """The same lengths. Where `wrong` is 1, an index is out of bounds, and a runtime raises and names the node."""
-    zeros = graph.add("Gather", graph.constant(np.zeros(1, np.int32)), wrong, name=why)
+    zeros = graph.add("Gather", graph.integers(0), wrong, name=why)
     return graph.add("Add", lengths, zeros)

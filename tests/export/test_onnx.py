@@ -27,7 +27,7 @@ from chains import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import Net
+from networks import Net, lstm_net
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
@@ -50,7 +50,7 @@ class Exported:
         self.inputs = [x.name for x in self.graph.input]
 
     def feed(self, x: Tensor, states: dict[str, Tensor], lengths: Tensor | None) -> dict[str, Any]:
-        given = {"x": x, **states} | ({} if lengths is None else {"lengths": lengths.int()})
+        given = {"x": x, **states} | ({} if lengths is None else {"lengths": lengths})
         assert set(given) == set(self.inputs)
         return {name: tensor.numpy() for name, tensor in given.items()}
 
@@ -152,6 +152,36 @@ def test_a_sequence_of_no_step_keeps_its_state(layer: type[nn.Module], bidirecti
         after = out[name[0] + "n"]
         torch.testing.assert_close(after[:, 1], before[:, 1])
         assert not torch.allclose(after[:, 0], before[:, 0])
+
+
+def test_a_neuron_scale_of_zero_divides_nothing() -> None:
+    """s = h / z_h is 0 / 0 where z_h = 0, and NaN would stay in that neuron, which its cell state keeps."""
+    model = lstm_net(with_state).eval()
+    gw.Variational(model, "W+G+N", n_train=10)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_log_sigma"):
+                parameter.fill_(-9.0)
+        model.rnn.neuron_scale_l0_log_sigma[:2] = 9.0
+    with pytest.warns(UserWarning, match="keeps 2 neurons"):
+        small = gw.compress(model)
+    x, zeros = torch.randn(2, 5, 3), torch.zeros(1, 2, 4)
+    with torch.no_grad():
+        y, (h, c) = small(x)
+    got = Exported(small)(x, {"h0": zeros, "c0": zeros})
+    torch.testing.assert_close(got, {"y": y, "hn": h, "cn": c}, **CLOSE)
+
+
+def with_state(model: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
+    y, state = model.rnn(x)
+    return model.fc(y), state
+
+
+def test_lengths_are_what_torch_has() -> None:
+    """int64, as torch.tensor([3, 1]) is; ONNX's own nodes want int32."""
+    exported = Exported(nn.GRU(2, 3), lengths=True)
+    kinds = {given.name: given.type.tensor_type.elem_type for given in exported.graph.input}
+    assert kinds["lengths"] == onnx.TensorProto.INT64
 
 
 @given(case=chains(bidirectional=False, take="all", layout="same", steps=4, second=False))
