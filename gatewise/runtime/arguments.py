@@ -1,0 +1,90 @@
+"""The arguments of a call: what was given, as the arrays that a program reads, and the sizes that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewise.program.graph import BOOL, INT, Node, Program
+from gatewise.program.operations import Input
+from gatewise.program.sizes import Size, at
+
+Array = NDArray[Any]
+KINDS = {"float": "numbers", INT: "whole numbers", BOOL: "true or false"}
+
+
+def bound(program: Program, given: Mapping[str, Any], floats: type[Any] = np.float32) -> dict[Node, Array]:
+    """Every argument that the program reads, as an array of the node's kind.
+
+    Raises:
+        TypeError: an argument is missing, is too much, or is of another structure or kind.
+    """
+    unknown = sorted(given.keys() - program.arguments.keys())
+    if unknown:
+        raise TypeError(f"{unknown[0]}: forward() reads {', '.join(program.arguments)} only.")
+    arrays: dict[Node, Array] = {}
+    for name, expected in program.arguments.items():
+        if name not in given:
+            raise TypeError(f"{name}: forward() needs it.")
+        bind(name, expected, given[name], arrays, floats)
+    return arrays
+
+
+def bind(name: str, expected: Any, given: Any, arrays: dict[Node, Array], floats: type[Any]) -> None:
+    """One argument, or its parts one by one."""
+    if isinstance(expected, Node):
+        arrays[expected] = as_array(name, expected, given, floats)
+    elif isinstance(expected, tuple | list | dict):
+        keys = list(expected) if isinstance(expected, dict) else list(range(len(expected)))
+        fits = isinstance(given, dict) == isinstance(expected, dict) and isinstance(
+            given, tuple | list | dict
+        )
+        if not fits or len(given) != len(keys):
+            raise TypeError(f"{name}: expected {len(keys)} parts, as forward() takes them.")
+        for key in keys:
+            bind(f"{name}.{key}", expected[key], given[key], arrays, floats)
+
+
+def as_array(name: str, node: Node, given: Any, floats: type[Any]) -> Array:
+    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    allowed = {"float": "f", INT: "iu", BOOL: "b"}[node.kind]
+    if array.dtype.kind not in allowed:
+        raise TypeError(f"{name}: expected {KINDS[node.kind]}, got {array.dtype}.")
+    kind = {"float": floats, INT: np.int64, BOOL: np.bool_}[node.kind]
+    return array.astype(kind, copy=False)
+
+
+def letters_of(arrays: Mapping[Node, Array]) -> dict[str, int]:
+    """The letters in the shapes of arguments, from the shapes that these have.
+
+    Raises:
+        ValueError: a shape is another one, or two arguments disagree.
+    """
+    letters: dict[str, int] = {}
+    for node, array in arrays.items():
+        if array.ndim == node.rank:
+            for size, actual in zip(node.shape, array.shape):
+                if (
+                    isinstance(size, Size)
+                    and len(size.letters) == 1
+                    and size.terms == {tuple(size.letters): 1}
+                ):
+                    letters.setdefault(next(iter(size.letters)), actual)
+    for node, array in arrays.items():
+        expected = tuple(at(size, letters) for size in node.shape) if array.ndim == node.rank else None
+        if array.shape != expected or 0 in array.shape:
+            assert isinstance(node.op, Input)
+            raise ValueError(f"{node.op.argument}: {mismatch(node, array, expected)}")
+    return letters
+
+
+def mismatch(node: Node, array: Array, expected: tuple[int, ...] | None) -> str:
+    names = ", ".join(map(str, node.shape))
+    said = f"expected shape ({names}{',' if node.rank == 1 else ''}), got {array.shape}"
+    if 0 in array.shape:
+        return f"{said}, which is empty."
+    return f"{said}; with the other arguments it is {expected}." if expected else f"{said}."
