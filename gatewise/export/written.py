@@ -87,9 +87,8 @@ def put(target: Path, data: bytes) -> None:
         check_regular(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         with alone_in(target.parent):
-            temporary.unlink(
-                missing_ok=True
-            )  # of a process that was killed, or a link to a file of someone else's
+            # Of a process that was killed, or a link to a file of someone else's.
+            temporary.unlink(missing_ok=True)
             try:
                 write_new(temporary, data)
                 os.replace(temporary, target)

@@ -53,9 +53,8 @@ def appearing(path: Path) -> Iterator[Path]:
             raise FileExistsError(errno.EEXIST, "is a folder, which is not replaced by a file", str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone_in(path.parent):
-            partial.unlink(
-                missing_ok=True
-            )  # of a process that was killed, or a link to a file of someone else's
+            # Of a process that was killed, or a link to a file of someone else's.
+            partial.unlink(missing_ok=True)
             yield partial
             partial.replace(path)
     except OSError as error:
