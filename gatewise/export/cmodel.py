@@ -6,6 +6,7 @@ the packed arrays, the structs that point to them, and one function that runs ev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -181,7 +182,9 @@ class Writer:
         top = not any(isinstance(later, Level) for later in after)
         rows = sum(len(r.slots) for r in link.directions)
         hidden = sum(r.hidden for r in link.directions)
-        name = ", ".join(filter(None, (link.module.replace("*/", "* /"), f"layer {link.layer}")))
+        # A module's name may hold anything, what ends or opens a comment too.
+        module = re.sub(r"[^\w .:-]", "_", link.module, flags=re.ASCII)
+        name = ", ".join(filter(None, (module, f"layer {link.layer}")))
         self.say(f"/* {name}: {link.cell.name}, {width} of {hidden} neurons, {rows} live gates */")
         place = "NULL" if last_only else self.place(value, after, width, True)
         folded = self.fold and index == 1

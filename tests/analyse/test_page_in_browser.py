@@ -113,6 +113,14 @@ def test_pointing_shows_that_neuron(opened: Browser) -> None:
     assert [float(row[3]) for row in rows] == pytest.approx([(6 * k + 4) / 8 - 1 for k in range(4)], rel=0.01)
 
 
+def test_a_filter_before_the_next_frame(opened: Browser) -> None:
+    """The neuron that was to be shown is not chosen any more when the frame comes."""
+    both = f"(function() {{{POINT}}})('rnn.l0', 1); (function() {{{CHANGE}}})('sort', 'number');"
+    opened.run(both)
+    assert chosen(opened) == (None, None)
+    assert opened.complaints() == []
+
+
 def test_a_real_pointer_hovers_and_clicks(opened: Browser) -> None:
     """Moved by the browser's own input, not by an event that the test makes up."""
     from selenium.webdriver import ActionChains

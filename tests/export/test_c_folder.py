@@ -53,6 +53,24 @@ def test_fast_math_is_as_right(lanes: list[str], tmp_path: Path) -> None:
         assert "passed" in run(folder / "check", cwd=folder)
 
 
+@pytest.mark.parametrize("name", ["a*/ oops", "/*", "line\nbreak \\", "\u202etfel"])
+def test_a_layer_of_any_name(name: str, kernels: list[Path], tmp_path: Path) -> None:
+    """It stands in a comment, which nothing in it may end; nor may a compiler warn of it."""
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module(name, nn.GRU(3, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = getattr(self, name)(x)[0]
+            return y
+
+    gw.export.to_c(Odd(), tmp_path / "m")
+    run("gcc", *STRICT, "-O0", "-o", "check", "check.c", "model.c", *kernels, "-lm", cwd=tmp_path / "m")
+    assert "passed" in run(tmp_path / "m" / "check", cwd=tmp_path / "m")
+
+
 def test_a_wrong_golden_vector_fails(tmp_path: Path) -> None:
     gw.export.to_c(variety(0).small, tmp_path / "m")
     path = tmp_path / "m" / "golden.h"

@@ -268,7 +268,11 @@
       const top = map.field.getBoundingClientRect().top + y;
       if (top < 0 || top + map.lineHeight > window.innerHeight) map.cursor.scrollIntoView({ block: "center" });
     }
-    if (!pending) pending = requestAnimationFrame(() => { pending = 0; describe(chosen.map, chosen.map.order[chosen.at]); });
+    if (pending) return;
+    pending = requestAnimationFrame(() => {
+      pending = 0;
+      if (chosen) describe(chosen.map, chosen.map.order[chosen.at]); // a filter may have come before the frame
+    });
   }
 
   function arrange() {
