@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -259,23 +260,50 @@ class OneLayer:
     def gradients(self, states: Sequence[State], x: Tensor, real: Tensor, sums: Sums) -> None:
         """Back from the last step, all neurons and sequences at once:
 
-            a_T = d h_T / d state_T;    d h_T / d x_t = a_t J_t^x;    a_{t-1} = a_t J_t^state
+        a_T = d h_T / d state_T;    d h_T / d x_t = a_t J_t^x;    a_{t-1} = a_t J_t^state
 
-        `a` has one row per neuron of h_T. Only one step's graph exists at a time.
+        `a` has one row per neuron of h_T, for each part of the state.
         """
-        n, batch, w = self.n_neurons, x.shape[1], self.weights
+        n, batch = self.n_neurons, x.shape[1]
         if n == 0:
             return
-        eye = torch.eye(n, dtype=x.dtype, device=x.device)[:, None].expand(n, batch, n)
+        eye = torch.eye(n, dtype=x.dtype, device=x.device).expand(batch, n, n)
         back: list[Tensor] = [eye, *(torch.zeros_like(eye) for _ in range(self.cell.n_states - 1))]
         for lag in range(min(sums.lags + 1, len(x))):
             t = len(x) - 1 - lag
-            with torch.enable_grad():
-                before = [part.detach().requires_grad_() for part in states[t]]
-                input_part = affine(self.cell, x[t], w.w_ih, w.b_ih, None).detach().requires_grad_()
-                after = self.step(input_part, tuple(before))
-            to_input, *back = torch.autograd.grad(
-                after, [input_part, *before], back, is_grads_batched=True, materialize_grads=True
+            to_x, to_h, to_rest = self.jacobians(x[t], states[t])
+            norms = sum_of(a @ j for a, j in zip(back, to_x)).norm(dim=2)  # (B, K)
+            sums.add(lag, norms.T, real[t])
+            back = [
+                sum_of(a @ j for a, j in zip(back, to_h)),
+                *(sum_of(a * j[:, None] for a, j in zip(back, part)) for part in zip(*to_rest)),
+            ]
+
+    def jacobians(self, x: Tensor, state: State) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
+        """Of each part of the state after a step: by x (B, K, I), by h (B, K, K), by each other part (B, K).
+
+            J^x = sum over gates k of D_k Wx_k;    D_k diagonal, and the same with Wh and h
+
+        Neurons meet in the matrices alone, so a gradient of all of them at once holds the diagonals.
+        """
+        cell, w = self.cell, self.weights
+        with torch.enable_grad():
+            own = [part.detach().requires_grad_() for part in state]
+            halves = [
+                affine(cell, x, w.w_ih, w.b_ih, None).detach().requires_grad_(),
+                affine(cell, own[0], w.w_hh, w.b_hh, None).detach().requires_grad_(),
+            ]
+            after = cell.step(halves[0], halves[1], tuple(own), self.scale, self.squash)
+        to_x, to_h, to_rest = [], [], []
+        for part in after:
+            of_x, of_h, h, *rest = torch.autograd.grad(
+                part, [*halves, *own], torch.ones_like(part), retain_graph=True, materialize_grads=True
             )
-            norms = (to_input.flatten(2) @ w.w_ih).norm(dim=2)  # (K, B)
-            sums.add(lag, norms, real[t])
+            to_x.append(torch.einsum("bgk,gki->bki", of_x, cell.split(w.w_ih)))
+            to_h.append(torch.einsum("bgk,gkj->bkj", of_h, cell.split(w.w_hh)) + h.diag_embed())
+            to_rest.append(rest)
+        return to_x, to_h, to_rest
+
+
+def sum_of(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, parts)

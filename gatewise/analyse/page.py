@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.analyse.gate_map import LayerMap, map_gates
+from gatewise.analyse.gate_map import GateMap, LayerMap, map_gates
 from gatewise.analyse.history import COUNTED, Metrics, curve, named, quality_key
 from gatewise.analyse.lag import LagMap, LayerLags, kind_of
 from gatewise.analyse.links import Link, NeuronLinks, find_links
@@ -58,8 +58,9 @@ def page(runs: Sequence[PageRun]) -> str:
     """The file's content, for one run or for two side by side; lists get shorter until it is under 3 MB."""
     if not 1 <= len(runs) <= 2:
         raise ValueError(f"a page shows one run or two side by side, not {len(runs)}.")
+    looked = [look(run) for run in runs]  # once: with a large vocabulary this takes most of the time
     for n in LINKS:
-        text = render({"runs": [run_data(run, n) for run in runs]})
+        text = render({"runs": [run_data(*one, n) for one in zip(runs, looked)]})
         if len(text.encode()) <= MAX_BYTES:
             return text
     raise ValueError(
@@ -86,12 +87,20 @@ def as_json(data: Any) -> str:
     return text
 
 
-def run_data(run: PageRun, n_links: int) -> dict[str, Any]:
+Looked = tuple[GateMap, Mapping[str, Sequence[NeuronLinks]]]
+
+
+def look(run: PageRun) -> Looked:
+    """The gates of a run's network and as many links as any page has."""
     gates = map_gates(run.model, run.readers)
     links = find_links(
-        run.model, gates, symbols=run.symbols, outputs=run.outputs, readers=run.readers, n=n_links
+        run.model, gates, symbols=run.symbols, outputs=run.outputs, readers=run.readers, n=max(LINKS)
     )
-    names = Names()
+    return gates, links
+
+
+def run_data(run: PageRun, looked: Looked, n_links: int) -> dict[str, Any]:
+    (gates, links), names = looked, Names(n_links)
     layers = [
         layer_data(layer, links[name], None if run.lags is None else run.lags.layers.get(name), names)
         for name, layer in gates.layers.items()
@@ -107,9 +116,10 @@ def run_data(run: PageRun, n_links: int) -> dict[str, Any]:
 
 
 class Names:
-    """Each name once; links carry its number."""
+    """Each name once; links carry its number. Of every list the `most` links that are largest in size."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.listed: list[str] = []
         self.numbers: dict[str, int] = {}
 
@@ -120,8 +130,10 @@ class Names:
         return self.numbers[name]
 
     def flat(self, links: Sequence[Link]) -> list[float]:
-        """name, value, name, value, ..."""
-        return [part for name, value in links for part in (self(name), short(value))]
+        """name, value, name, value, ...; the most positive first"""
+        largest = sorted(links, key=lambda link: -abs(link[1]))[: self.most]
+        kept = sorted(largest, key=lambda link: -link[1])
+        return [part for name, value in kept for part in (self(name), short(value))]
 
 
 def layer_data(

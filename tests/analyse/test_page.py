@@ -13,7 +13,8 @@ from page_runs import HOSTILE, big_page, embedded, model, run_of
 from torch import nn
 
 from gatewise.analyse import LayerLags, lag_curves, map_gates
-from gatewise.analyse.page import MAX_BYTES, PageRun, as_json, lag_data, page
+from gatewise.analyse.links import find_links
+from gatewise.analyse.page import MAX_BYTES, Names, PageRun, as_json, lag_data, page
 
 
 def test_the_page_holds_what_the_library_computes() -> None:
@@ -71,6 +72,29 @@ def test_lists_get_shorter_until_a_page_fits(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("gatewise.analyse.page.MAX_BYTES", sizes[-1] - 1)
         sizes.append(len(page([run]).encode()))
     assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_a_network_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often lists get shorter: of a large vocabulary the links take seconds each time."""
+    calls = []
+    monkeypatch.setattr(
+        "gatewise.analyse.page.find_links", lambda *a, **k: calls.append(k) or find_links(*a, **k)
+    )
+    monkeypatch.setattr("gatewise.analyse.page.MAX_BYTES", 1000)
+    with pytest.raises(ValueError, match="the most is"):
+        page([PageRun("large", model())])
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_shorter_lists_are_those_of_fewer_links(n: int) -> None:
+    """Cut from the longest, or asked for so: the same links in the same order."""
+    net = model()
+    gates = map_gates(net)
+    long, short = (find_links(net, gates, n=k)["rnn.l1"] for k in (6, n))
+    for of_long, of_short in zip(long, short):
+        for gate, links in of_short.inputs.items():
+            assert Names(n).flat(of_long.inputs[gate]) == Names(6).flat(links)
 
 
 def test_two_layers_of_1500_stay_under_three_megabytes() -> None:
