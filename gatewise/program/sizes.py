@@ -8,7 +8,8 @@ any other raises Undecided, because forward() would take one way here and perhap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,7 @@ class Floor:
 
 
 # Stand-ins: primes that no width is likely to have, so that a mistake shows.
-STAND_INS = {"B": 10007, "T": 10009, "S": 10037}
-FIRST_FREE = 10039
+FIRST_FREE = [10007]
 
 
 class Size(int):
@@ -246,7 +246,17 @@ def value_of(terms: Mapping[Term, int], letters: Mapping[str, int]) -> int:
 
 
 def stand_in(name: str) -> int:
-    return STAND_INS.get(name, FIRST_FREE + 2 * sum(map(ord, name)))
+    return FIRST_FREE[-1] + 2 * sum(k * ord(sign) for k, sign in enumerate(name, 1))
+
+
+@contextmanager
+def other_stand_ins() -> Iterator[None]:
+    """What depends on a size changes with it; what enters a program as a number does too, and then shows."""
+    FIRST_FREE.append(20011)
+    try:
+        yield
+    finally:
+        FIRST_FREE.pop()
 
 
 def names_in(part: str | Floor) -> list[str]:
@@ -281,3 +291,12 @@ def spelled(terms: Mapping[Term, int]) -> str:
 def at(size: int, letters: Mapping[str, int]) -> int:
     """A size, plain or not, in a call."""
     return size.at(letters) if isinstance(size, Size) else int(size)
+
+
+def settled(size: int, letters: Mapping[str, int]) -> int:
+    """With letters that turned out to be other sizes, one by one, as these may stand for others again."""
+    for _ in range(len(letters) + 1):
+        if not isinstance(size, Size) or not size.letters & letters.keys():
+            break
+        size = replaced(size, letters)
+    return size

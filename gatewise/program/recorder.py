@@ -1,0 +1,363 @@
+"""Runs forward() once on stand-ins for tensors, and writes down what it does as a program.
+
+    node = operation(nodes)          one for every call of torch that a stand-in, a model's tensor or a size takes part in
+
+A stand-in (`Recorded`) is a tensor without values: it knows its node, and with it its shape, in which some sizes are
+letters. What forward() asks of values, or of sizes in a way that calls answer differently, is refused. Writes in place
+give the stand-in another node; whoever shares its memory is out of date from then on, and refused when used.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gatewise.program.graph import BOOL, FLOAT, INT, Node, leaves
+from gatewise.program.lines import current_line
+from gatewise.program.operations import (
+    Constant,
+    Expand,
+    Extent,
+    Input,
+    Operation,
+    Parameter,
+    Permute,
+    Reshape,
+    Slice,
+)
+from gatewise.program.sizes import Size, Undecided, letter, settled
+
+KINDS = {torch.bool: BOOL} | dict.fromkeys(
+    (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), INT
+)
+VIEWS = (Permute, Reshape, Expand, Slice)
+BINDABLE = ("C", "L", "S")  # what letters begin with that may turn out to be another size
+
+
+class Refused(ValueError):
+    """forward() does what a program cannot say."""
+
+
+class Impossible(Exception):
+    """What is assumed about the shape of an argument cannot be."""
+
+
+class Assume(Exception):
+    """A letter turns out to be another size: record again with it."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(f"{name} = {size}")
+        self.name, self.size = name, size
+
+
+class NeedsShape(Exception):
+    """An argument is used whose shape nobody has said yet; `candidates` lists what it may be, the likeliest first.
+
+    A candidate is a shape, or a tuple of candidates where the argument is a tuple; None in it is asked for later.
+    """
+
+    def __init__(self, argument: str, candidates: list[Any], kind: str | None = None) -> None:
+        super().__init__(argument)
+        self.argument, self.candidates, self.kind = argument, candidates, kind
+
+
+@dataclass(eq=False)
+class Memory:
+    """What stand-ins share that are views of each other."""
+
+    version: int = 0
+
+
+class Recorded(Tensor):
+    """A tensor of which only the node is known."""
+
+    node: Node
+    memory: Memory
+    version: int
+    argument: str  # of forward(), while its shape is not known
+
+    @staticmethod
+    def of(node: Node, memory: Memory | None = None) -> Recorded:
+        made = torch.empty((), device="meta").as_subclass(Recorded)
+        made.node, made.memory = node, memory or Memory()
+        made.version = made.memory.version
+        return made
+
+    @staticmethod
+    def given(argument: str) -> Recorded:
+        """An argument without a shape."""
+        made = torch.empty((), device="meta").as_subclass(Recorded)
+        made.argument = argument
+        return made
+
+    @property
+    def is_shaped(self) -> bool:
+        return "node" in vars(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (recorder := Recorder.running()) is not None:
+            return recorder.call(func, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    def __iter__(self) -> Iterator[Any]:
+        recorder = Recorder.current()
+        if not self.is_shaped:
+            raise NeedsShape(self.argument, [(None, None)])
+        if not isinstance(recorder.node(self).shape[0], Size):
+            return iter([self[k] for k in range(self.node.shape[0])])
+        raise Refused("it loops over an input, step by step")
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        raise Refused("an `if` or `while` asks for a value, which only a call knows")
+
+    def __index__(self) -> int:
+        raise Refused("a loop runs as often, or an index is as large, as an input says")
+
+    __int__ = __float__ = __complex__ = __index__  # type: ignore[assignment]
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Recorded({self.node})" if self.is_shaped else f"Recorded({self.argument})"
+
+    def __deepcopy__(self, memo: Any) -> Recorded:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise Refused("it copies or stores a tensor of the call")
+
+
+class Recorder(TorchFunctionMode):
+    """Records one call of a model."""
+
+    _here = threading.local()
+
+    def __init__(
+        self, model: nn.Module, rules: dict[str, Callable[..., Any]], letters: Mapping[str, int]
+    ) -> None:
+        super().__init__()
+        self.model, self.rules, self.letters = model, rules, letters
+        named = [
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        ]
+        self.names = {id(tensor): name for name, tensor in reversed(named)}
+        self.modules = {id(module): name for name, module in model.named_modules()}
+        self.parameters: dict[str, Node] = {}
+        self.lengths: dict[Node, str] = {}  # the letter of the longest, for every node of lengths
+        self.assumed: list[str] = []  # what holds in all calls but odd ones
+        self.refused: Exception | None = None
+
+    @classmethod
+    def running(cls) -> Recorder | None:
+        """The one that records in this thread."""
+        return getattr(cls._here, "recorder", None)
+
+    @classmethod
+    def current(cls) -> Recorder:
+        found = cls.running()
+        if found is None:
+            raise Refused("a tensor of a recorded call is used after it")
+        return found
+
+    def __enter__(self) -> Recorder:
+        self._here.recorder = self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._here.recorder = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.call(func, args, kwargs or {})
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function of torch gives: recorded if it takes part in the call, else as it is."""
+        name = name_of(func)
+        given = [*leaves(list(args)), *leaves(kwargs)]
+        if not any(isinstance(a, Recorded | Size) or id(a) in self.names for a in given):
+            return func(*args, **kwargs)
+        if name in ASKED and not any(isinstance(a, Recorded) for a in given):
+            return func(*args, **kwargs)
+        try:
+            return self.apply(name, args, kwargs)
+        except (Refused, Undecided) as error:
+            raise self.refuse(error)  # noqa: B904
+
+    def refuse(self, error: Exception) -> Exception:
+        """Kept: forward() may catch it and go on."""
+        self.refused = self.refused or error
+        return error
+
+    def bound(self, size: int) -> int:
+        """A size, with letters that turned out to be others."""
+        return settled(size, self.letters)
+
+    def apply(self, name: str, args: Any, kwargs: Any) -> Any:
+        for value in (*leaves(list(args)), *leaves(kwargs)):
+            if (
+                isinstance(value, Recorded)
+                and not value.is_shaped
+                and name not in ("device", "requires_grad")
+            ):
+                raise NeedsShape(value.argument, usual_shapes(value.argument))
+        writes = name.endswith("_") and not name.endswith("__")
+        base = name[:-1] if writes and name not in self.rules else name
+        if base.startswith("i") and base[1:] in AUGMENTED and base not in self.rules:
+            base, writes = base[1:], True
+        if kwargs.get("out") is not None:
+            raise Refused(f"{name}(..., out=) writes into another tensor")
+        rule = self.rules.get(base)
+        if rule is None:
+            raise Refused(f"{name}() is not an operation that a program has")
+        in_place = writes or bool(kwargs.pop("inplace", False))
+        try:
+            result = rule(self, *args, **kwargs)
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise Refused(f"{name}() is called in a way that a program cannot say ({error})") from error
+        return self.write(args[0], result) if in_place else result
+
+    def write(self, target: Any, value: Any) -> Any:
+        """target := value, in place; other names of its memory are out of date from now on."""
+        if not isinstance(target, Recorded):
+            raise Refused("it writes into a tensor of the model")
+        memory = target.memory
+        memory.version += 1
+        node = self.node(value)
+        if node.shape != self.stale(target).shape:
+            raise Impossible
+        target.node, target.version = node, memory.version
+        return target
+
+    @staticmethod
+    def stale(value: Recorded) -> Node:
+        return value.node
+
+    def node(self, value: Any) -> Node:
+        """The node of whatever forward() computes with."""
+        if isinstance(value, Recorded):
+            if value.version != value.memory.version:
+                raise Refused("it writes into a tensor, and uses another view of it later")
+            return value.node
+        if isinstance(value, Node):
+            return value
+        if id(value) in self.names and isinstance(value, Tensor):
+            return self.parameter(self.names[id(value)], value)
+        if isinstance(value, Size):
+            return self.new(Extent(value), (), (), INT)
+        if isinstance(value, Tensor):
+            return self.new(
+                Constant(value.detach().cpu().numpy()), (), tuple(value.shape), kind_of(value.dtype)
+            )
+        if isinstance(value, bool | int | float | np.ndarray | np.generic):
+            numbers = np.asarray(value)
+            kind = {"b": BOOL, "i": INT, "u": INT}.get(numbers.dtype.kind, FLOAT)
+            return self.new(Constant(numbers), (), numbers.shape, kind)
+        raise Refused(f"it computes with a {type(value).__name__}")
+
+    def parameter(self, name: str, tensor: Tensor) -> Node:
+        if name not in self.parameters:
+            self.parameters[name] = self.new(Parameter(name), (), tuple(tensor.shape), kind_of(tensor.dtype))
+        return self.parameters[name]
+
+    def new(
+        self, op: Operation, inputs: tuple[Node, ...], shape: tuple[int, ...], kind: str | None = FLOAT
+    ) -> Node:
+        return Node(op, inputs, tuple(shape), kind, current_line())  # type: ignore[arg-type]
+
+    def made(
+        self, op: Operation, inputs: Any, shape: Any, kind: str | None = FLOAT, view_of: Any = None
+    ) -> Recorded:
+        """A stand-in for what an operation gives; what only moves values may share memory with its input."""
+        nodes = tuple(self.node(value) for value in inputs)
+        source = view_of if view_of is not None else inputs[0] if isinstance(op, VIEWS) else None
+        memory = source.memory if isinstance(source, Recorded) else None
+        return Recorded.of(self.new(op, nodes, tuple(shape), kind), memory)
+
+
+ASKED = frozenset(
+    "shape size dim ndim ndimension numel device dtype is_floating_point layout requires_grad is_cuda is_cpu grad_fn "
+    "stride is_contiguous data_ptr is_leaf grad is_meta is_sparse is_quantized type names _version is_nested is_mkldnn".split()
+)
+AUGMENTED = frozenset("add sub mul truediv floordiv mod pow and or xor matmul".split())
+
+
+def name_of(func: Any) -> str:
+    """relu for torch.relu, F.relu and the method; shape for its getter; add for +."""
+    name = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__"):
+        name = getattr(func.__self__, "__name__", name) + ("" if name == "__get__" else "=")
+    return name[2:-2] if name.startswith("__") and name.endswith("__") else name
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    if dtype.is_complex:
+        raise Refused("it computes with complex numbers")
+    return KINDS.get(dtype, FLOAT)
+
+
+def decide(node: Node, kind: str) -> None:
+    """An argument's kind shows only where it is used; so does that of what was computed of it."""
+    if node.kind is None:
+        node.kind = kind
+        for source in node.inputs:
+            decide(source, kind)
+
+
+def unified(one: int, other: int) -> int:
+    """The size that two equal ones have; letters that were free until now turn out to be the other."""
+    try:
+        if one == other:
+            return one
+    except Undecided:
+        for a, b in ((one, other), (other, one)):
+            name = str(a)
+            if isinstance(a, Size) and name in a.letters and name.startswith(BINDABLE):
+                raise Assume(name, b) from None
+    raise Impossible
+
+
+def is_one(size: int) -> bool:
+    return not isinstance(size, Size) and size == 1
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of several, axes of size 1 and missing ones in front repeated."""
+    rank = max(map(len, shapes))
+    result: list[int] = []
+    for axis in range(rank):
+        size: int = 1
+        for shape in shapes:
+            at = axis - rank + len(shape)
+            if at >= 0 and not is_one(shape[at]):
+                size = shape[at] if is_one(size) else unified(size, shape[at])
+        result.append(size)
+    return tuple(result)
+
+
+def within(axis: Any, rank: int) -> int:
+    if isinstance(axis, Recorded) or not isinstance(axis, int) or not -rank <= axis < max(rank, 1):
+        raise Impossible
+    return axis % rank if rank else 0
+
+
+def usual_shapes(argument: str) -> list[Any]:
+    """What an argument may look like of which nothing is known but that it is a tensor; T is its own length."""
+    batch, time, width = letter("B"), letter("T"), letter(f"C.{argument}")
+    return [(batch, time, width), (batch, time), (batch, width), (batch,), ()]
+
+
+def as_input(argument: str, shape: tuple[int, ...], kind: str | None) -> Recorded:
+    return Recorded.of(Node(Input(argument), (), shape, kind))  # type: ignore[arg-type]
