@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
 from gatewise.program.operations import Cast, Choose, Combine, Map
 from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, broadcast, decide, kind_of
-from gatewise.program.sizes import Size
+from gatewise.program.sizes import Size, same_shape
 
 Rule = Callable[..., Any]
+AnyRule = TypeVar("AnyRule", bound=Rule)
 RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[AnyRule], AnyRule]:
     """Register a function for the names under which torch calls it."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: AnyRule) -> AnyRule:
         RULES.update(dict.fromkeys(names, function))
         return function
 
@@ -30,9 +31,9 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 # Functions of one value.
 
 PLAIN = (
-    "relu relu6 tanh silu selu hardswish mish softsign tanhshrink sin cos tan asin acos atan sinh cosh erf abs square sqrt "
-    "sign floor ceil round trunc exp exp2 expm1 log log2 log10 log1p sigmoid hardsigmoid logsigmoid reciprocal rsqrt "
-    "isnan isinf neg"
+    "relu relu6 tanh silu selu hardswish mish softsign tanhshrink sin cos tan asin acos atan sinh cosh erf abs "
+    "square sqrt sign floor ceil round trunc exp exp2 expm1 log log2 log10 log1p sigmoid hardsigmoid "
+    "logsigmoid reciprocal rsqrt isnan isinf neg"
 )
 OTHER_NAMES = {
     "absolute": "abs",
@@ -218,9 +219,8 @@ def converted(recorder: Recorder, x: Any, *args: Any, **kwargs: Any) -> Recorded
 
 ARITHMETIC = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "div": "div", "pow": "pow", "maximum": "maximum",
-    "minimum": "minimum", "floordiv": "floordiv", "floor_divide": "floordiv", "remainder": "remainder", "mod": "remainder",
-    "fmod": "", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "atan2": "atan2",
-    "fmax": "", "fmin": "",
+    "minimum": "minimum", "floordiv": "floordiv", "floor_divide": "floordiv", "remainder": "remainder",
+    "mod": "remainder", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "atan2": "atan2",
 }  # fmt: skip
 COMPARISONS = {
     "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "less": "lt", "greater": "gt",
@@ -265,9 +265,8 @@ def arithmetic(function: str, swapped: bool = False) -> Rule:
 
 
 for _name, _means in ARITHMETIC.items():
-    if _means:
-        RULES[_name] = arithmetic(_means)
-        RULES["r" + _name] = arithmetic(_means, swapped=True)
+    RULES[_name] = arithmetic(_means)
+    RULES["r" + _name] = arithmetic(_means, swapped=True)
 for _name, _means in COMPARISONS.items():
     RULES[_name] = lambda recorder, a, b, f=_means: compare(recorder, f, a, b)
 RULES["rsub"] = arithmetic("sub", swapped=True)
@@ -313,7 +312,7 @@ def where(recorder: Recorder, condition: Any, a: Any = None, b: Any = None) -> R
 def masked_fill(recorder: Recorder, x: Any, mask: Any, value: Any) -> Recorded:
     node, asked, fill = (recorder.node(v) for v in (x, mask, value))
     decide(asked, BOOL)
-    if broadcast(node.shape, asked.shape) != node.shape:
+    if not same_shape(broadcast(node.shape, asked.shape), node.shape):
         raise Impossible
     return recorder.made(Choose(), [asked, fill, node], node.shape, node.kind)
 

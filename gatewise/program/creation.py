@@ -67,7 +67,7 @@ def full_of(recorder: Recorder, size: Any, fill_value: Any, dtype: Any = None, *
 
 for _name, _value in {"zeros": 0.0, "ones": 1.0}.items():
     RULES[_name] = filled(_value)
-    RULES["new_" + _name] = lambda recorder, x, *size, f=filled(_value), **kw: f(recorder, *size, **kw)
+    RULES["new_" + _name] = lambda recorder, x, *size, f=RULES[_name], **kw: f(recorder, *size, **kw)
 
     def like(recorder: Recorder, x: Any, dtype: Any = None, value: float = _value, **_: Any) -> Recorded:
         node = recorder.node(x)

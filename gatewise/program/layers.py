@@ -1,4 +1,4 @@
-"""Layers that are one operation of a program: Linear, embeddings, recurrent layers and cells; packing; convolutions."""
+"""Layers that are one operation of a program: Linear, embeddings, recurrent layers, cells; packing; convolutions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise.program.graph import INT, Node
 from gatewise.program.operations import Convolve, Embed, LastState, Linear, Pool, Recurrent, Unpack
 from gatewise.program.recorder import Impossible, NeedsShape, Recorded, Recorder, Refused, decide, unified
 from gatewise.program.shapes import permute, reshaped, unsqueeze
-from gatewise.program.sizes import Size, letter
+from gatewise.program.sizes import Size, letter, same
 
 BATCH, TIME = letter("B"), letter("T")
 
@@ -248,8 +248,12 @@ def pack_sequence(*args: Any, **kwargs: Any) -> Any:
     raise Refused("it packs a list of sequences; give a padded tensor and lengths")
 
 
-PACKING = {"pack_padded_sequence": pack_padded_sequence, "pad_packed_sequence": pad_packed_sequence,
-           "pack_sequence": pack_sequence, "pad_sequence": pack_sequence}  # fmt: skip
+PACKING: dict[str, Callable[..., Any]] = {
+    "pack_padded_sequence": pack_padded_sequence,
+    "pad_packed_sequence": pad_packed_sequence,
+    "pack_sequence": pack_sequence,
+    "pad_sequence": pack_sequence,
+}
 
 
 # Convolutions and pools over time.
@@ -304,6 +308,8 @@ def pooled(function: str) -> Any:
         node = recorder.node(x)
         if node.rank not in (2, 3):
             raise Impossible
+        if isinstance(kernel_size, Size) and same(kernel_size, node.shape[-1]):
+            return reduced(recorder, function, x, -1, True)
         kernel, around, wide = single(kernel_size), single(padding), single(dilation)
         by = kernel if stride is None or stride == () else single(stride)
         length = (node.shape[-1] + 2 * around - wide * (kernel - 1) - 1) // by + 1

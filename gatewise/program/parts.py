@@ -112,7 +112,7 @@ def is_mask(value: Any) -> bool:
 
 
 @rule("getitem")
-def getitem(recorder: Recorder, x: Any, index: Any) -> Recorded:
+def getitem(recorder: Recorder, x: Any, index: Any) -> Any:
     items = spelled_out(index, recorder.node(x).rank)
     result, axis, tensors = x, 0, []
     for item in items:
@@ -254,7 +254,7 @@ def roll(recorder: Recorder, x: Any, shifts: Any, dims: Any = None) -> Recorded:
 
 
 @rule("pad")
-def pad(recorder: Recorder, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Recorded:
+def pad(recorder: Recorder, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     if mode != "constant" or any(isinstance(n, Recorded) for n in pad):
         raise Refused(f"it pads in mode {mode!r}, or by what only a call knows")
     result, rank = x, recorder.node(x).rank

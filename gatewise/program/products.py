@@ -19,7 +19,7 @@ from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, b
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
-def matmul(recorder: Recorder, a: Any, b: Any) -> Recorded:
+def matmul(recorder: Recorder, a: Any, b: Any) -> Any:
     one, other = recorder.node(a), recorder.node(b)
     if not one.rank or not other.rank:
         raise Impossible
@@ -37,12 +37,8 @@ def matmul(recorder: Recorder, a: Any, b: Any) -> Recorded:
     result = recorder.made(Matmul(), [first, second], shape, FLOAT)
     if one.rank > 1 and other.rank > 1:
         return result
-    lead = shape[:-2]
-    return reshape(
-        recorder,
-        result,
-        (*lead, *(shape[-2:-1] if one.rank > 1 else ()), *(shape[-1:] if other.rank > 1 else ())),
-    )  # type: ignore[no-any-return]
+    rows, columns = shape[-2:-1] if one.rank > 1 else (), shape[-1:] if other.rank > 1 else ()
+    return reshape(recorder, result, (*shape[:-2], *rows, *columns))
 
 
 RULES["rmatmul"] = lambda recorder, a, b: matmul(recorder, b, a)
@@ -113,7 +109,7 @@ def contracted(
 def attention(
     recorder: Recorder, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
-) -> Recorded:  # fmt: skip
+) -> Any:  # fmt: skip
     """softmax(q k^T / sqrt(d) + mask) v."""
     if enable_gqa:
         raise Refused("attention with groups of queries")
@@ -158,8 +154,8 @@ def layer_norm(
 
 @rule("batch_norm")
 def batch_norm(
-    recorder: Recorder, x: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    training: bool = False, momentum: Any = 0.1, eps: float = 1e-5, *_: Any,
+    recorder: Recorder, x: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+    bias: Any = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5, *_: Any,
 ) -> Recorded:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias, channel by channel of axis 1."""
     if training or running_mean is None:

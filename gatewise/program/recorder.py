@@ -1,10 +1,10 @@
 """Runs forward() once on stand-ins for tensors, and writes down what it does as a program.
 
-    node = operation(nodes)          one for every call of torch that a stand-in, a model's tensor or a size takes part in
+    node = operation(nodes)        for every call of torch in which a stand-in, a model's tensor or a size takes part
 
 A stand-in (`Recorded`) is a tensor without values: it knows its node, and with it its shape, in which some sizes are
-letters. What forward() asks of values, or of sizes in a way that calls answer differently, is refused. Writes in place
-give the stand-in another node; whoever shares its memory is out of date from then on, and refused when used.
+letters. What forward() asks of values, or of sizes in a way that calls answer differently, is refused.
+Writes in place give the stand-in another node; what shares its memory is out of date from then on, and refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gatewise.program.operations import (
     Reshape,
     Slice,
 )
-from gatewise.program.sizes import Size, Undecided, letter, settled
+from gatewise.program.sizes import Size, Undecided, letter, same, same_shape, settled, terms_of, whole
 
 KINDS = {torch.bool: BOOL} | dict.fromkeys(
     (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), INT
@@ -61,11 +61,14 @@ class NeedsShape(Exception):
     """An argument is used whose shape nobody has said yet; `candidates` lists what it may be, the likeliest first.
 
     A candidate is a shape, or a tuple of candidates where the argument is a tuple; None in it is asked for later.
+    `guessed`: so little is known that what a program cannot say may be a wrong guess.
     """
 
-    def __init__(self, argument: str, candidates: list[Any], kind: str | None = None) -> None:
+    def __init__(
+        self, argument: str, candidates: list[Any], kind: str | None = None, guessed: bool = False
+    ) -> None:
         super().__init__(argument)
-        self.argument, self.candidates, self.kind = argument, candidates, kind
+        self.argument, self.candidates, self.kind, self.guessed = argument, candidates, kind, guessed
 
 
 @dataclass(eq=False)
@@ -105,7 +108,7 @@ class Recorded(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (recorder := Recorder.running()) is not None:
             return recorder.call(func, args, kwargs or {})
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
         recorder = Recorder.current()
@@ -124,9 +127,9 @@ class Recorded(Tensor):
     def __index__(self) -> int:
         raise Refused("a loop runs as often, or an index is as large, as an input says")
 
-    __int__ = __float__ = __complex__ = __index__  # type: ignore[assignment]
+    __int__ = __float__ = __complex__ = __index__
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Recorded({self.node})" if self.is_shaped else f"Recorded({self.argument})"
 
     def __deepcopy__(self, memo: Any) -> Recorded:
@@ -171,11 +174,11 @@ class Recorder(TorchFunctionMode):
 
     def __enter__(self) -> Recorder:
         self._here.recorder = self
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._here.recorder = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -210,7 +213,7 @@ class Recorder(TorchFunctionMode):
                 and not value.is_shaped
                 and name not in ("device", "requires_grad")
             ):
-                raise NeedsShape(value.argument, usual_shapes(value.argument))
+                raise NeedsShape(value.argument, usual_shapes(value.argument), guessed=True)
         writes = name.endswith("_") and not name.endswith("__")
         base = name[:-1] if writes and name not in self.rules else name
         if base.startswith("i") and base[1:] in AUGMENTED and base not in self.rules:
@@ -236,14 +239,10 @@ class Recorder(TorchFunctionMode):
         memory = target.memory
         memory.version += 1
         node = self.node(value)
-        if node.shape != self.stale(target).shape:
+        if not same_shape(node.shape, target.node.shape):
             raise Impossible
         target.node, target.version = node, memory.version
         return target
-
-    @staticmethod
-    def stale(value: Recorded) -> Node:
-        return value.node
 
     def node(self, value: Any) -> Node:
         """The node of whatever forward() computes with."""
@@ -289,7 +288,8 @@ class Recorder(TorchFunctionMode):
 
 ASKED = frozenset(
     "shape size dim ndim ndimension numel device dtype is_floating_point layout requires_grad is_cuda is_cpu grad_fn "
-    "stride is_contiguous data_ptr is_leaf grad is_meta is_sparse is_quantized type names _version is_nested is_mkldnn".split()
+    "stride is_contiguous data_ptr is_leaf grad is_meta is_sparse is_quantized type names _version is_nested "
+    "is_mkldnn".split()
 )
 AUGMENTED = frozenset("add sub mul truediv floordiv mod pow and or xor matmul".split())
 
@@ -318,15 +318,26 @@ def decide(node: Node, kind: str) -> None:
 
 def unified(one: int, other: int) -> int:
     """The size that two equal ones have; letters that were free until now turn out to be the other."""
-    try:
-        if one == other:
-            return one
-    except Undecided:
-        for a, b in ((one, other), (other, one)):
-            name = str(a)
-            if isinstance(a, Size) and name in a.letters and name.startswith(BINDABLE):
-                raise Assume(name, b) from None
-    raise Impossible
+    if same(one, other):
+        return one
+    found = solved(one - other)
+    raise Impossible if found is None else Assume(*found)
+
+
+def solved(difference: int) -> tuple[str, int] | None:
+    """A letter that may be chosen such that the difference is zero: rest + number * letter = 0."""
+    terms = difference.terms if isinstance(difference, Size) else {}
+    for term, number in sorted(terms.items(), key=str):
+        name = term[0] if len(term) == 1 else None
+        if not isinstance(name, str) or not name.startswith(BINDABLE):
+            continue
+        rest = whole({t: n for t, n in terms.items() if t != term})
+        alone = not isinstance(rest, Size) or name not in rest.letters
+        if alone and all(n % number == 0 for n in terms_of(rest).values()):
+            value = whole({t: -n // number for t, n in terms_of(rest).items()})
+            if isinstance(value, Size) or value > 0:
+                return name, value
+    return None
 
 
 def is_one(size: int) -> bool:
@@ -356,7 +367,9 @@ def within(axis: Any, rank: int) -> int:
 def usual_shapes(argument: str) -> list[Any]:
     """What an argument may look like of which nothing is known but that it is a tensor; T is its own length."""
     batch, time, width = letter("B"), letter("T"), letter(f"C.{argument}")
-    return [(batch, time, width), (batch, time), (batch, width), (batch,), ()]
+    other = letter(f"C2.{argument}")
+    usual = [(batch, time, width), (batch, time), (batch, width), (batch,)]
+    return [*usual, (batch, width, time), (batch, time, width, other), ()]
 
 
 def as_input(argument: str, shape: tuple[int, ...], kind: str | None) -> Recorded:

@@ -11,7 +11,7 @@ from gatewise.program.arithmetic import RULES, rule
 from gatewise.program.graph import BOOL, INT
 from gatewise.program.operations import Expand, Permute, Reshape
 from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, is_one, unified, within
-from gatewise.program.sizes import Size, Undecided, is_whole
+from gatewise.program.sizes import Size, Undecided, is_whole, same, same_shape
 
 DTYPES = {INT: torch.int64, BOOL: torch.bool}
 
@@ -85,7 +85,7 @@ def reshape(recorder: Recorder, x: Any, *sizes: Any, shape: Any = None) -> Recor
     try:
         if free:
             known = math.prod(n for k, n in enumerate(wanted) if k != free[0])
-            if len(free) > 1 or known * (total // known) != total:
+            if len(free) > 1 or not same(known * (total // known), total):
                 raise Impossible
             wanted[free[0]] = total // known
         else:
@@ -96,7 +96,7 @@ def reshape(recorder: Recorder, x: Any, *sizes: Any, shape: Any = None) -> Recor
 
 
 def reshaped(recorder: Recorder, x: Any, shape: tuple[int, ...]) -> Recorded:
-    if recorder.node(x).shape == shape:
+    if same_shape(recorder.node(x).shape, shape):
         return Recorded.of(recorder.node(x), getattr(x, "memory", None))
     return recorder.made(Reshape(), [x], shape, recorder.node(x).kind)
 
@@ -181,7 +181,7 @@ def expand(recorder: Recorder, x: Any, *sizes: Any, size: Any = None) -> Recorde
         a if not isinstance(n, Size) and n == -1 else n if is_one(a) else unified(a, n)
         for a, n in zip(old, wanted)
     )
-    if shape == node.shape:
+    if same_shape(shape, node.shape):
         return Recorded.of(node, getattr(x, "memory", None))
     return recorder.made(Expand(), [x], shape, node.kind)
 

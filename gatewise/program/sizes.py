@@ -300,3 +300,14 @@ def settled(size: int, letters: Mapping[str, int]) -> int:
             break
         size = replaced(size, letters)
     return size
+
+
+def same(one: int, other: int) -> bool:
+    """Whether two sizes are equal in every call."""
+    return (
+        terms_of(one) == terms_of(other) if isinstance(one, Size) or isinstance(other, Size) else one == other
+    )
+
+
+def same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return len(one) == len(other) and all(map(same, one, other))

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch.nn.utils.rnn as packing
 from torch import nn
 
 from gatewise.nn.lookup import evaluating
-from gatewise.program import along, creation, parts, products, shapes, sizes  # noqa: F401  their rules
+from gatewise.program import along, creation, parts, products, sizes  # noqa: F401  for their rules
 from gatewise.program.arithmetic import RULES
 from gatewise.program.graph import FLOAT, Program, leaves, mapped
 from gatewise.program.layers import PACKING, Packed, is_hooked, leaf_of
@@ -34,8 +35,8 @@ ONE_AT_A_TIME = threading.RLock()
 def programs(model: nn.Module, example: Any = None) -> list[Program]:
     """One program for every way to call forward(): optional arguments given first, then left out.
 
-    `example`, the arguments of one call, says how many axes they have. What can be recorded in no way is refused, with
-    the line of forward() and the reason.
+    `example`, the arguments of one call, says how many axes they have. What can be recorded in no way is refused,
+    with the line of forward() and the reason.
     """
     with ONE_AT_A_TIME, evaluating(model):
         made: list[Program] = []
@@ -92,9 +93,11 @@ def record(model: nn.Module, way: Mapping[str, Any], example: Any = None) -> Pro
             for candidate in fitting(asked.candidates, known.get(asked.argument)):
                 try:
                     return attempt(shapes | {asked.argument: (candidate, asked.kind)}, letters)
-                except (Impossible, Undecided, RuntimeError, TypeError, IndexError) as error:
+                except (Refused, Undecided) as error:
+                    if not asked.guessed:
+                        raise
                     failure = failure or error
-                except ValueError as error:  # Refused, or raised by forward() itself
+                except Exception as error:  # impossible, or forward() itself refuses it
                     failure = failure or error
             raise failure or Impossible("no shape of its arguments fits") from None
 
@@ -110,7 +113,7 @@ def bound_example(model: nn.Module, example: Any) -> dict[str, Any]:
         return {}
     args = example if isinstance(example, tuple) else (example,)
     found = dict(inspect.signature(model.forward).bind_partial(*args).arguments)
-    return {name: value for name, value in flat(found)}
+    return dict(flat(found))
 
 
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -125,10 +128,16 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def fitting(candidates: list[Any], example: Any) -> list[Any]:
     """Candidates with as many axes as the example has."""
     if isinstance(example, torch.Tensor):
-        return [c for c in candidates if is_shape(c) and len(c) == example.dim()] or candidates
+        fits = [c for c in candidates if is_shape(c) and len(c) == example.dim()] or candidates
+        return [tuple(n if is_free(n) else size for n, size in zip(c, example.shape)) for c in fits]
     if isinstance(example, tuple | list):
         return [c for c in candidates if not is_shape(c) and len(c) == len(example)] or candidates
     return candidates
+
+
+def is_free(size: int) -> bool:
+    """Rather than a width, which an example shows."""
+    return not isinstance(size, Size) or not any(name.startswith("C") for name in size.letters)
 
 
 def is_shape(candidate: Any) -> bool:
@@ -306,20 +315,23 @@ def redirect(name: str) -> Callable[..., Any]:
     return found
 
 
+def copied_function(function: Any) -> FunctionType:
+    """The same function, whatever becomes of the code of the first."""
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
 REDIRECTS: dict[str, Any] = {name: redirect(name) for name in PACKING}
-ORIGINAL = {name: copy.copy(getattr(packing, name)) for name in PACKING}
+USUAL = {name: copied_function(getattr(packing, name)) for name in PACKING}
 
 
 def packed_call(name: str, args: Any, kwargs: Any) -> Any:
     recorder = Recorder.running()
     if recorder is None:  # another thread
-        usual = type(ORIGINAL[name])(ORIGINAL_CODES[name], vars(packing), name, ORIGINAL[name].__defaults__)
-        return usual(*args, **kwargs)
+        return USUAL[name](*args, **kwargs)
     with without_mode(recorder):
         return PACKING[name](*args, **kwargs)
-
-
-ORIGINAL_CODES = {name: getattr(packing, name).__code__ for name in PACKING}
 
 
 @contextmanager
@@ -332,9 +344,9 @@ def untouched(model: nn.Module, stored: list[str]) -> Iterator[None]:
     finally:
         for name, module, attributes, inside in before:
             for key, value in list(vars(module).items()):
-                if value is not attributes.get(key) or key in inside:
-                    if any(isinstance(leaf, Recorded) for leaf in leaves(value)):
-                        stored.append(f"{name}.{key}" if name else key)
+                new = value is not attributes.get(key) or key in inside
+                if new and any(isinstance(leaf, Recorded) for leaf in leaves(value)):
+                    stored.append(f"{name}.{key}" if name else key)
             vars(module).clear()
             vars(module).update(attributes)
             for key, kept in inside.items():
