@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gatewise import export, nn
     from gatewise.budget import Budget
-    from gatewise.compact import compress
+    from gatewise.compact import compress, shrink
     from gatewise.export import load, save
     from gatewise.report import Report, measure
     from gatewise.runtime.accelerate import accelerate
@@ -29,13 +29,14 @@ __all__ = [
     "measure",
     "nn",
     "save",
+    "shrink",
 ]
 __version__ = "0.1.0.dev0"
 
 # Importing torch takes two seconds: `gatewise --help` and a mistyped command should not have to wait for it.
 HOMES = {
     "gatewise.budget": ("Budget",),
-    "gatewise.compact": ("compress",),
+    "gatewise.compact": ("compress", "shrink"),
     "gatewise.export": ("load", "save"),
     "gatewise.report": ("Report", "measure"),
     "gatewise.runtime.accelerate": ("accelerate",),

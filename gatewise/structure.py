@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,17 @@ class Structure:
         graph = find_readers(model, readers)
         masks = find_masks(model)
         return reachable(masks, graph) if fixed_point else one_pass(masks, graph)
+
+    def __or__(self, other: Structure) -> Structure:
+        """What either of them keeps, of the same model."""
+        if self.layers.keys() != other.layers.keys():
+            apart = ", ".join(sorted(self.layers.keys() ^ other.layers.keys()))
+            raise ValueError(f"The structures are those of different models: only one of them has {apart}.")
+        layers = {}
+        for name, mine in self.layers.items():
+            theirs = vars(other.layers[name])
+            layers[name] = replace(mine, **{key: mask | theirs[key] for key, mask in vars(mine).items()})
+        return Structure(layers, self.exposed)
 
     def recurrent(self) -> dict[str, RecurrentStructure]:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, RecurrentStructure)}

@@ -1,8 +1,9 @@
-"""compress(model): makes zero weights absent."""
+"""compress(model), and shrink(model, optimizer) while it trains: zero weights become absent."""
 
 from gatewise.compact.compress import compacted, compress
 from gatewise.compact.plain import CompactEmbedding, CompactLinear
 from gatewise.compact.recurrent import CompactCell, CompactLayer, CompactRecurrent
+from gatewise.compact.shrinking import cut, shrink
 
 __all__ = [
     "CompactCell",
@@ -12,4 +13,6 @@ __all__ = [
     "CompactRecurrent",
     "compacted",
     "compress",
+    "cut",
+    "shrink",
 ]
