@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gatewise.program.lines import Line
-from gatewise.program.operations import Constant, Input, Opaque, Operation
+from gatewise.program.operations import Constant, Input, Opaque, Operation, Unpack
+from gatewise.program.sizes import Size
 
 FLOAT, INT, BOOL = "float", "int", "bool"
 
@@ -59,10 +60,15 @@ class Program:
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes that a result needs, each behind its inputs, numbered in this order."""
+        """All nodes that a result needs, each behind its inputs and the node that binds its letters, numbered so."""
         found: dict[Node, None] = {}
         for node in (*self.inputs, *self.results, *self.effects):
-            visit(node, found)
+            visit(node, found, {})
+        binding = {name: node for node in found for name in bound_by(node)}
+        if binding:
+            unordered, found = found, {}
+            for node in unordered:
+                visit(node, found, binding)
         for number, node in enumerate(found):
             node.number = number
         return list(found)
@@ -94,7 +100,7 @@ class Shown(str):
         return str(self)
 
 
-def visit(node: Node, found: dict[Node, None]) -> None:
+def visit(node: Node, found: dict[Node, None], binding: Mapping[str, Node]) -> None:
     """Add a node behind what it reads; without recursion, because programs may be long."""
     waiting = [(node, False)]
     while waiting:
@@ -104,8 +110,24 @@ def visit(node: Node, found: dict[Node, None]) -> None:
         if ready:
             found[current] = None
         else:
+            bound = [binding[name] for name in letters_in(current) if name in binding] if binding else []
+            before = [*current.inputs, *(other for other in bound if other is not current)]
             waiting.append((current, True))
-            waiting.extend((source, False) for source in reversed(current.inputs))
+            waiting.extend((source, False) for source in reversed(before))
+
+
+def bound_by(node: Node) -> frozenset[str]:
+    """The letter of a longest length."""
+    size = node.shape[1] if isinstance(node.op, Unpack) else 0
+    return (
+        frozenset(name for name in size.letters if name[0] == "L") if isinstance(size, Size) else frozenset()
+    )
+
+
+def letters_in(node: Node) -> frozenset[str]:
+    """Letters in the shape of a node and in what its operation says."""
+    sizes = (*node.shape, *(getattr(node.op, own.name) for own in fields(node.op)))
+    return frozenset(name for size in sizes if isinstance(size, Size) for name in size.letters)
 
 
 def settings(op: Operation) -> Iterator[str]:

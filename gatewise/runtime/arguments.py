@@ -51,7 +51,7 @@ def bind(name: str, expected: Any, given: Any, arrays: dict[Node, Array], floats
 
 def as_array(name: str, node: Node, given: Any, floats: type[Any]) -> Array:
     array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
-    allowed = {"float": "f", INT: "iu", BOOL: "b"}[node.kind]
+    allowed = {"float": "fiu", INT: "iu", BOOL: "b"}[node.kind]  # where lengths are compared, any numbers do
     if array.dtype.kind not in allowed:
         raise TypeError(f"{name}: expected {KINDS[node.kind]}, got {array.dtype}.")
     kind = {"float": floats, INT: np.int64, BOOL: np.bool_}[node.kind]

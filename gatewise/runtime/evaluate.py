@@ -19,6 +19,8 @@ from gatewise.nn.lookup import (
     cell_of,
     current,
     gate_activation_of,
+    is_compact,
+    is_single_step,
     matrix_of,
     places_of,
     weights_of,
@@ -123,10 +125,20 @@ def recurrent(
     for place, (layer, direction) in enumerate(places):
         if direction == 0 and y:
             below, y = torch.cat(y, -1), []
-        out, state = one(module, layer, direction, below, [part[place] for part in first], lengths)
+        before = [part[place] * still_there(module, layer, direction) for part in first]
+        out, state = one(module, layer, direction, below, before, lengths)
         y.append(out)
         last.append(state)
     return torch.cat(y, -1).numpy(), tuple(torch.stack(parts).numpy() for parts in zip(*last))
+
+
+def still_there(module: nn.Module, layer: int, direction: int) -> torch.Tensor:  # (H,)
+    """Neurons that were not removed: what is given as the first state of others counts as zero."""
+    if not is_compact(module):
+        return torch.ones(int(module.hidden_size))  # type: ignore[arg-type]
+    own = module.layer if is_single_step(module) else module.layer(layer, direction)  # type: ignore[operator]
+    there: torch.Tensor = own.neuron_scale.new_zeros(own.width).index_fill(0, own.neurons, 1)  # type: ignore
+    return there
 
 
 def one(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+import gatewise as gw
 from gatewise.nn.lookup import cell_of
 
 Made = TypeVar("Made", bound=type[nn.Module])
@@ -59,6 +61,14 @@ def thinned(model: nn.Module, seed: int = 0) -> nn.Module:
             if cell is not None:
                 cell.split(weight)[:, silent] = 0
     return model
+
+
+def compressed(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """An everyday model, thinned and cut, and its inputs."""
+    model, inputs = EVERYDAY[name]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # which neurons stay although nobody reads them
+        return gw.compress(thinned(model)), inputs
 
 
 def numbers(*shape: int) -> Tensor:
