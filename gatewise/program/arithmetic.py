@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
-from gatewise.program.operations import Cast, Choose, Combine, Map
+from gatewise.program.operations import Cast, Choose, Combine, Constant, Map
 from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, broadcast, decide, kind_of
 from gatewise.program.sizes import Size, same_shape
 
@@ -248,7 +248,11 @@ def combine(recorder: Recorder, function: str, a: Any, b: Any) -> Recorded:
 
 def compare(recorder: Recorder, function: str, a: Any, b: Any) -> Recorded:
     one, other = recorder.node(a), recorder.node(b)
-    return recorder.made(Combine(function), [one, other], broadcast(one.shape, other.shape), BOOL)
+    shape = broadcast(one.shape, other.shape)
+    for node, with_it in ((one, other), (other, one)):
+        if with_it.kind == INT and not isinstance(with_it.op, Constant):  # ids, lengths, numbers of steps
+            decide(node, INT)
+    return recorder.made(Combine(function), [one, other], shape, BOOL)
 
 
 def arithmetic(function: str, swapped: bool = False) -> Rule:

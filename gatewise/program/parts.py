@@ -160,9 +160,13 @@ def gather(recorder: Recorder, x: Any, dim: Any, index: Any, **_: Any) -> Record
         dim, index = index, dim
     node, places = recorder.node(x), recorder.node(index)
     decide(places, INT)
+    at = within(dim, node.rank)
     if places.rank != node.rank:
         raise Impossible
-    return recorder.made(Gather(within(dim, node.rank)), [x, index], places.shape, node.kind)
+    for k, (own, asked) in enumerate(zip(node.shape, places.shape)):
+        if k != at and (isinstance(own, Size) or isinstance(asked, Size)):
+            unified(own, asked)
+    return recorder.made(Gather(at), [x, index], places.shape, node.kind)
 
 
 @rule("chunk")

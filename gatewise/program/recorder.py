@@ -369,6 +369,8 @@ def usual_shapes(argument: str) -> list[Any]:
     batch, time, width = letter("B"), letter("T"), letter(f"C.{argument}")
     other = letter(f"C2.{argument}")
     usual = [(batch, time, width), (batch, time), (batch, width), (batch,)]
+    if "len" in argument:  # what is called lengths seldom is a sequence
+        usual.reverse()
     return [*usual, (batch, width, time), (batch, time, width, other), ()]
 
 
