@@ -12,7 +12,7 @@ import gatewise
 PACKAGE = Path(gatewise.__file__).parent
 STAGES = """
     wording layout nn program readers groups masks structure sizes
-    sparsify report budget analyse compact runtime export tasks recipes cli
+    sparsify report budget analyse compact runtime export tasks sweep recipes cli
 """
 RANK = {stage: k for k, stage in enumerate(STAGES.split())}
 IMPORT = re.compile(r"^\s*(?:from gatewise|import gatewise)\.(\w+)|^\s*from gatewise import ([\w, ]+)", re.M)

@@ -68,14 +68,16 @@ def page(runs: Sequence[PageRun]) -> str:
     )
 
 
-def render(data: Mapping[str, Any]) -> str:
-    """The template with style, script and data in their places."""
+def render(data: Mapping[str, Any], name: str = "page") -> str:
+    """The template of that name with style, script and data in their places; all have one style."""
     folder = files("gatewise.analyse") / "template"
-    html, css, js = ((folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js"))
+    html, css, js = (
+        (folder / file).read_text("utf-8") for file in (f"{name}.html", "page.css", f"{name}.js")
+    )
     sums = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (js, css)]
     parts = {"SCRIPT-SUM": sums[0], "STYLE-SUM": sums[1], "STYLE": css, "SCRIPT": js, "DATA": as_json(data)}
-    for name, part in parts.items():
-        html = html.replace(f"@@{name}@@", part, 1)
+    for place, part in parts.items():
+        html = html.replace(f"@@{place}@@", part, 1)
     return html
 
 

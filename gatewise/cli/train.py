@@ -76,7 +76,10 @@ def train(
     listed: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> None:
-    """Train a recipe: a row of the paper's tables, or your own. A killed run goes on with --resume."""
+    """Train a recipe. A killed run goes on with --resume.
+
+    Recipes are rows of the paper's tables, or your own.
+    """
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import plain
     from gatewise.tasks.training.progress import nothing_left, result_line
@@ -113,7 +116,7 @@ def evaluate(
     int8: Annotated[bool, typer.Option("--int8", help="With the weights of the int8 C export.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute quality and counts of a saved compact model again, from the data."""
+    """Judge a saved compact model again: quality and counts."""
     from gatewise.tasks.files import plain
     from gatewise.tasks.finished.saved import evaluate_saved
 
@@ -138,7 +141,10 @@ def reproduce(
     device: Device = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
-    """The paper's tables beside our runs: quality, compression, neurons, live gates."""
+    """Set the paper's tables beside our runs.
+
+    Quality, compression, neurons, live gates.
+    """
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import RESULT, RunError
     from gatewise.tasks.finished import reproduce as rows

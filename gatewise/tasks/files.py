@@ -24,6 +24,10 @@ class RunError(ValueError):
     """A run that cannot go on; the message says where it stands and what to do."""
 
 
+class Diverged(RunError):
+    """A loss or a weight that is not finite: the recipe is to blame, not the machine."""
+
+
 def model_folder(path: Path) -> Path:
     """The model in the folder of a run; any other folder itself."""
     if not path.is_dir():

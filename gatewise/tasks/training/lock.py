@@ -16,10 +16,15 @@ from gatewise.tasks.files import RunError
 
 LOCK = ".lock"
 
+
+class Busy(RunError):
+    """Another process writes to the folder."""
+
+
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(file: IO[str]) -> None:
+    def take(file: IO[str]) -> None:
         file.seek(2**20)  # beyond the text: a locked byte cannot be read
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -28,7 +33,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _take(file: IO[str]) -> None:
+    def take(file: IO[str]) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -48,7 +53,7 @@ def only_writer(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = _locked(path)
     except BlockingIOError as error:
-        raise RunError(
+        raise Busy(
             f"{folder}: process {_holder(path)} is writing to this run. Wait for its end, or name another --out."
         ) from error
     except OSError as error:
@@ -77,7 +82,7 @@ def _locked(path: Path) -> IO[str]:
     while True:
         file = path.open("a+", encoding="utf-8")
         try:
-            _take(file)
+            take(file)
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         except FileNotFoundError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from gatewise.tasks.files import (
     RESULT,
     TENSORBOARD,
     VECTORS,
+    Diverged,
     RunError,
     plain,
     write_json,
@@ -83,6 +85,9 @@ class Options:
     graph: bool = True  # capture steps in CUDA graphs
     tensorboard: bool = False
     quiet: bool = False
+    on_epoch: Callable[[Mapping[str, Any]], None] | None = (
+        None  # told what metrics.jsonl tells; may end the run
+    )
 
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
@@ -297,6 +302,8 @@ class Run:
             self.board.add(line)
         if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last:
             self.save()
+        if self.options.on_epoch is not None:
+            self.options.on_epoch(line)
 
     def note_best(self, value: float) -> None:
         t, p = self.part.settings, self.position
@@ -316,7 +323,7 @@ class Run:
     def stop_at_nan(self) -> None:
         bad = int(self.step.bad)
         if bad < self.n_batches:
-            raise RunError(
+            raise Diverged(
                 f"the loss was NaN or infinite in epoch {self.position.epoch}, update {bad + 1} of {self.n_batches}. "
                 + self.way_back()
             )
@@ -324,7 +331,7 @@ class Run:
     def stop_at_broken_weights(self) -> None:
         """A loss is known before its update: the last one may have broken weights, and no loss tells of it."""
         if (name := broken_parameter(self.model)) is not None:
-            raise RunError(f"{name} is NaN or infinite after {self.place}. {self.way_back()}")
+            raise Diverged(f"{name} is NaN or infinite after {self.place}. {self.way_back()}")
 
     def way_back(self) -> str:
         return (

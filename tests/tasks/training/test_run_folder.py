@@ -148,7 +148,7 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file that was opened is gone, and a third process would lock a new one."""
-    take, path, removed = lock._take, tmp_path / ".lock", []
+    take, path, removed = lock.take, tmp_path / ".lock", []
 
     def late(file: IO[str]) -> None:
         if not removed:
@@ -156,7 +156,7 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_none(
             removed.append(file)
         take(file)
 
-    monkeypatch.setattr(lock, "_take", late)
+    monkeypatch.setattr(lock, "take", late)
     with lock.only_writer(tmp_path):
         assert path.read_text() == f"{os.getpid()}\n"
     assert removed

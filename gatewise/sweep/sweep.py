@@ -1,0 +1,88 @@
+"""sweep(): all trials of a plan, by one worker or several; begun again it goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gatewise.sweep.journal import Alive
+from gatewise.sweep.plan import Plan
+from gatewise.sweep.space import SweepError
+from gatewise.sweep.storage import open_storage, quiet_optuna
+from gatewise.sweep.studies import ABOUT, PLAN, join, read_about, refuse_other, write_about
+from gatewise.sweep.values import Measures
+from gatewise.sweep.worker import Say, Where, Worker
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every worker needs to begin; it travels to their processes."""
+
+    plan: Plan
+    where: Where
+    storage: str | None = None
+
+
+def sweep(setup: Setup, workers: int = 1, say: Say = print) -> None:
+    """Run the trials that are missing."""
+    folder = setup.where.folder
+    if about := read_about(folder):
+        refuse_other(about[PLAN], setup.plan, f"{folder / ABOUT}:")
+    if workers == 1:
+        work(setup, say)
+        return
+    with quiet_optuna():
+        begin(setup)  # what is wrong is said once, and no two workers measure the machine
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    processes = [context.Process(target=work_alone, args=(setup, threads)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join()
+    except KeyboardInterrupt:
+        for process in processes:
+            process.join()  # the terminal has told them, too
+        raise
+    if all(process.exitcode for process in processes):
+        raise SweepError(
+            f"{folder}: all {workers} workers ended before the sweep did; the same line goes on."
+        )
+
+
+def begin(setup: Setup) -> tuple[dict[str, Any], Measures]:
+    where = setup.where
+    storage = open_storage(setup.storage, where.folder, where.heartbeat)
+    joined = join(setup.plan, storage, where.data_dir)
+    write_about(where.folder, setup.plan, setup.storage)
+    return joined
+
+
+def work(setup: Setup, say: Say) -> None:
+    """The life of a worker."""
+    with quiet_optuna():
+        studies, measures = begin(setup)
+        alive = Alive(setup.where.folder / "workers") if setup.storage is None else None
+        try:
+            Worker(setup.plan, studies, measures, setup.where, alive, say).work()
+        finally:
+            if alive is not None:
+                alive.close()
+
+
+def work_alone(setup: Setup, threads: int) -> None:
+    """One of several, in a process of its own: what it says goes to the terminal."""
+    torch.set_num_threads(threads)
+    try:
+        work(setup, lambda line: print(line, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        sys.exit(1)
+    except Exception as error:
+        print(f"Error: a worker has ended: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
