@@ -1,0 +1,158 @@
+"""Drawn models through all forms: masked, compact, saved and loaded, accelerated, engine, ONNX, C."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+from chains import Case as Chain
+from chains import chains, packed_chains, three_lengths
+from compiled import STRICT, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sparse_networks import Case, sparse_networks
+from torch import Tensor, nn
+
+import gatewise as gw
+
+DRAWN = (12, 2_000)  # usual and --long
+CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}  # sums in another order, through several layers
+
+
+@dataclass
+class Drawn:
+    """A sparse network, what it is called with, and of that the lengths of packed sequences."""
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    lengths: Tensor | None
+    fresh: Callable[[], nn.Module | None]  # to load into
+    source: Any  # says how to build it again
+
+    def __repr__(self) -> str:
+        return f"{self.source!r} called with lengths {self.lengths}"
+
+
+def of_any_shape(case: Case) -> Drawn:
+    lengths = case.inputs[2] if case.options["shape"] == "packed" else None
+    bare = isinstance(case.model, nn.RNNBase | gw.nn.Recurrent)
+    return Drawn(case.model, case.inputs, lengths, (lambda: None) if bare else case.fresh, case)
+
+
+def of_a_chain(case: Chain, lengths: Tensor | None = None) -> Drawn:
+    inputs = (case.x,) if lengths is None else (case.x, lengths)
+    return Drawn(case.model, inputs, lengths, lambda: type(case.model)(case.model.o), case)
+
+
+def drawn() -> st.SearchStrategy[Drawn]:
+    """Every shape that compress() keeps exact; chains, which all forms take; chains of packed sequences."""
+    return st.one_of(
+        sparse_networks(state=False, unbatched=False).map(of_any_shape),
+        chains().map(of_a_chain),
+        st.builds(of_a_chain, packed_chains(), three_lengths),
+    )
+
+
+def first(answer: Any) -> Tensor:
+    found = answer[0] if isinstance(answer, tuple) else answer
+    assert isinstance(found, Tensor)
+    return found
+
+
+# The forms: each makes one, or raises what it cannot take, and then answers.
+
+Form = Callable[[nn.Module, Drawn, Path], Callable[[], Tensor]]
+
+
+def loaded(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
+    gw.save(small, folder / "model")
+    model = gw.load(folder / "model", case.fresh()).eval()
+    return lambda: first(model(*case.inputs))
+
+
+def accelerated(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
+    model = gw.accelerate(small)
+    return lambda: first(model(*case.inputs))
+
+
+def engine(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
+    made = gw.Engine(small)
+    return lambda: first(made(case.inputs[0], lengths=case.lengths))
+
+
+def onnx(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
+    path = gw.export.to_onnx(small, folder / "model.onnx", states=False)
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    types = {known.name: known.type.removeprefix("tensor(")[:-1] for known in session.get_inputs()}
+    fed = {"x": case.inputs[0].numpy()}
+    if "lengths" in types and case.lengths is not None:
+        fed["lengths"] = case.lengths.numpy().astype(types["lengths"])
+    return lambda: torch.from_numpy(session.run(["y"], fed)[0])
+
+
+FORMS: dict[str, Form] = {"loaded": loaded, "accelerated": accelerated, "engine": engine, "ONNX": onnx}
+
+
+class Campaign:
+    """Counts what each form said."""
+
+    def __init__(self, folder: Path, kernels: list[Path]) -> None:
+        self.folder, self.kernels = folder, kernels
+        self.models, self.same, self.refused = 0, Counter[str](), Counter[str]()
+
+    @torch.no_grad()
+    def __call__(self, case: Drawn) -> None:
+        self.models += 1
+        expected = first(case.model(*case.inputs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of layers whose readers are not known
+            small = gw.compress(case.model)
+        torch.testing.assert_close(first(small(*case.inputs)), expected, **CLOSE)
+        for name, form in FORMS.items():
+            try:
+                answer = form(small, case, self.folder)
+            except (TypeError, ValueError):
+                self.refused[name] += 1
+            else:
+                torch.testing.assert_close(answer(), expected, **CLOSE)
+                self.same[name] += 1
+        self.check_c(small)
+
+    def check_c(self, small: nn.Module) -> None:
+        """The export checks itself, against the answers that the compact model gave."""
+        folder = self.folder / "c"
+        try:
+            gw.export.to_c(small, folder, weights=("float32", "int8")[self.models % 2])
+        except (TypeError, ValueError):
+            self.refused["C"] += 1
+            return
+        program = self.folder / "check"
+        run("gcc", *STRICT, "-O0", "-o", program, "check.c", "model.c", *self.kernels, "-lm", cwd=folder)
+        assert "passed" in run(program, cwd=folder)
+        self.same["C"] += 1
+
+    def __str__(self) -> str:
+        forms = ", ".join(
+            f"{name} {self.same[name]} ({self.refused[name]} refused)" for name in (*FORMS, "C")
+        )
+        return f"{self.models} drawn models, the same answers: compact {self.models}, {forms}"
+
+
+def test_drawn_models(tmp_path: Path, kernels: list[Path], pytestconfig: Any, campaign: Any) -> None:
+    """A form answers as the masked network does, or says that it cannot; compress() can always."""
+    check = Campaign(tmp_path, kernels)
+
+    @settings(max_examples=DRAWN[pytestconfig.getoption("--long")], derandomize=True)
+    @given(case=drawn())
+    def every_form(case: Drawn) -> None:
+        check(case)
+
+    every_form()
+    assert not check.refused["loaded"]
+    campaign(str(check))
