@@ -27,7 +27,12 @@ class Arrays:
 
     found: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def add(self, name: str, array: NDArray[Any]) -> str:
+    def add(self, name: str, array: NDArray[Any], finite: bool = True) -> str:
+        if finite and not np.isfinite(array).all():
+            raise ValueError(
+                f"A constant of the C source would be {array[~np.isfinite(array)][0]}: weights this large overflow "
+                "when folded. Scale them down, or use fold_embedding=False."
+            )
         self.found[name] = array.reshape(-1) if array.size else np.zeros(1, array.dtype)
         return name
 
@@ -76,9 +81,6 @@ def declaration(head: str, array: NDArray[Any]) -> str:
 def literal(value: float) -> str:
     """Nine digits name a float32 exactly."""
     if not math.isfinite(value):
-        raise ValueError(
-            f"A constant of the C source would be {value}: weights this large overflow when folded. Scale them "
-            "down, or use fold_embedding=False."
-        )
+        return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
     digits = f"{value:.9g}"
     return digits + ("f" if "." in digits or "e" in digits else ".0f")

@@ -7,14 +7,15 @@ the packed arrays, the structs that point to them, and one function that runs ev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.export.carrays import Arrays, literal
+from gatewise.export.cstructs import MATRIX_BYTES, Structs, layer_scratch, product_scratch
 from gatewise.export.ctext import MAPPED, SEARCH, Program, filled, header, renamed, source
 from gatewise.runtime.narrow import (
     Affine,
@@ -28,18 +29,12 @@ from gatewise.runtime.narrow import (
 )
 from gatewise.runtime.packing import (
     BLOCK,
-    PANEL,
-    SLICE,
     Form,
-    PackedLayer,
-    PackedMatrix,
     pack_matrix,
     quantize,
 )
 from gatewise.runtime.stages import folds, pack
 
-CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
-MATRIX_BYTES, LAYER_BYTES = 9 * 4, 45 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
 IN_PLACE = {*POINTWISE, "softmax", "log_softmax", "layer_norm"}
 
@@ -66,7 +61,8 @@ class CModel:
     weight_file: bytes | None
     flash_bytes: int  # constant data without code; of the weight file, if there is one, without its header
     ram_bytes: int  # sizeof(NAME_state) where a pointer has 4 bytes
-    streams: bool
+    call: str  # how it is run, for the README
+    texts: Mapping[str, str] = field(default_factory=dict)  # files in place of those that all chains have
 
 
 class Writer:
@@ -76,8 +72,7 @@ class Writer:
         self.narrow, self.name, self.int8, self.block, self.fold = narrow, name, int8, block, fold
         self.tied = None if fold else tied_link(narrow)
         self.arrays = Arrays()
-        self.structs: list[str] = []  # "gw_layer rnn_0 = {...};"
-        self.struct_bytes = 0
+        self.structs = Structs(self.arrays)
         self.body: list[str] = []
         self.helpers: set[str] = set()
         self.sizes = {"first": 0, "second": 0, "scratch": 1}  # floats of the buffers in the state struct
@@ -102,7 +97,7 @@ class Writer:
             buffers=buffers,
             arrays=self.arrays,
             file=file,
-            structs=self.structs,
+            structs=self.structs.found,
             helpers=self.helpers,
             row_of=row_of,
             body=self.body,
@@ -114,9 +109,11 @@ class Writer:
             renamed(source(program), self.name),
             renamed(header(program), self.name),
             file,
-            self.arrays.nbytes + self.struct_bytes,
+            self.arrays.nbytes + self.structs.nbytes,
             ram,
-            self.streams,
+            renamed(
+                "model_step(&state, x, y);" if self.streams else "model_run(&state, steps, x, y);", self.name
+            ),
         )
 
     @property
@@ -173,7 +170,7 @@ class Writer:
             function, arrays = "gw_embed_int8", {"embedding_codes": codes, "embedding_scale": scale}
         masked = pack_matrix(link.weight, "masked", tight=True, int8=self.int8)
         if masked.nbytes + MATRIX_BYTES < sum(array.nbytes for array in arrays.values()):
-            return f"gw_embed_matrix(&{self.matrix('embedding', masked)}"
+            return f"gw_embed_matrix(&{self.structs.matrix('embedding', masked)}"
         return f"{function}({', '.join(self.arrays.add(*pair) for pair in arrays.items())}, {dim}"
 
     def level(self, index: int, link: Level, value: Value, after: list[Link]) -> Value:
@@ -191,7 +188,7 @@ class Writer:
         states, done = [], 0
         for d, r in enumerate(link.directions):
             packed = pack(link, r, self.narrow.table.weight if folded else None, tight=True, int8=self.int8)
-            struct = self.layer(f"layer_{index}" + ("_back" if r.reverse else ""), packed)
+            struct = self.structs.layer(f"layer_{index}" + ("_back" if r.reverse else ""), packed)
             padded = -(-r.kept // BLOCK) * BLOCK
             state = f"m->state + {self.state}"
             cell = f"m->state + {self.state + padded}" if link.cell.n_states == 2 else "NULL"
@@ -229,7 +226,7 @@ class Writer:
         forms: tuple[Form | None, ...] = ("dense", "masked") if index == self.tied else (None,)
         every = (pack_matrix(link.weight, form, tight=True, int8=self.int8) for form in forms)
         packed = min(every, key=lambda matrix: matrix.nbytes)
-        struct = self.matrix(name, packed)
+        struct = self.structs.matrix(name, packed)
         bias = self.arrays.add(f"{name}_bias", link.bias)
         scratch, source, width = "m->scratch", value.place, value.width
         needed = product_scratch(packed, n_most)
@@ -307,48 +304,6 @@ class Writer:
         elif value.place != "y":
             self.say(f"memcpy(y, {value.place}, sizeof(float) * (size_t){value.count} * {value.width});")
 
-    # Structs.
-
-    def layer(self, name: str, p: PackedLayer) -> str:
-        self.struct_bytes += LAYER_BYTES
-        fields = [
-            f".cell = GW_{p.cell}",
-            f".squash = GW_{p.squash.upper()}",
-            f".n_units = {p.n_units}",
-            ".gate_start = {" + ", ".join(map(str, p.gate_start)) + "}",
-        ]
-        folded = p.table is not None
-        for field_name, matrix in (("w_ih", p.w_ih), ("w_hh", p.w_hh), ("w_hn", p.w_hn)):
-            empty = folded and field_name == "w_ih"
-            fields.append(f".{field_name} = {self.matrix_fields(f'{name}_{field_name}', matrix, empty)}")
-        for field_name in ("inputs", "reads", "bias", "bias_hn", "live", "fixed", "fixed_hn", "scale"):
-            array = getattr(p, field_name)
-            if array is not None and (p.cell == "GRU" or not field_name.endswith("_hn")):
-                fields.append(f".{field_name} = {self.arrays.add(f'{name}_{field_name}', array)}")
-        if p.table is not None:
-            kind = "table" if p.table_scale is None else "table_codes"
-            fields.append(f".{kind} = {self.arrays.add(f'{name}_{kind}', p.table)}")
-        if p.table_scale is not None:
-            fields.append(f".table_scale = {self.arrays.add(f'{name}_table_scale', p.table_scale)}")
-        self.structs.append(f"gw_layer {name} = {{\n        " + ",\n        ".join(fields) + "};")
-        return name
-
-    def matrix(self, name: str, packed: PackedMatrix) -> str:
-        self.struct_bytes += MATRIX_BYTES
-        self.structs.append(f"gw_matrix {name} = {self.matrix_fields(name, packed)};")
-        return name
-
-    def matrix_fields(self, name: str, p: PackedMatrix, empty: bool = False) -> str:
-        fields = [f".rows = {p.rows}", f".cols = {p.cols}", f".last = {p.last}"]
-        if p.rows and not empty:
-            kind = "values" if p.scale is None else "codes"
-            fields.append(f".{kind} = {self.arrays.add(f'{name}_{kind}', p.values)}")
-            for field_name in ("scale", "start", "column", "row"):
-                array = getattr(p, field_name)
-                if array is not None:
-                    fields.append(f".{field_name} = {self.arrays.add(f'{name}_{field_name}', array)}")
-        return "{" + ", ".join(fields) + "}"
-
     # Words.
 
     def row_of(self) -> str:
@@ -400,17 +355,3 @@ def tied_link(narrow: NarrowChain) -> int | None:
         if tied is not None and len(tied) == narrow.table.weight.shape[1] and narrow.table.weight.size:
             return k
     return None
-
-
-def product_scratch(w: PackedMatrix, m: int) -> int:
-    if w.scale is not None or m < TRANSPOSE_FROM:
-        return 0
-    return w.cols * {"dense": 0, "sparse": SLICE, "masked": PANEL}[w.form]
-
-
-def layer_scratch(layer: PackedLayer, steps: int) -> int:
-    """gw_layer_scratch() of a single sequence, in floats."""
-    m = min(steps, CHUNK_ROWS)
-    padded = -(-layer.w_ih.rows // BLOCK) * BLOCK
-    inputs = m * layer.w_ih.cols + product_scratch(layer.w_ih, m)
-    return m * padded + layer.w_hn.rows + 2 * BLOCK + max(inputs, layer.w_hh.cols)

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from chains import PLAIN, Case, build
 from torch import nn
 
 import gatewise as gw
+from gatewise.export.cgraph import chosen
+from gatewise.export.cprogramcheck import as_stored
+from gatewise.program.ways import programs
+from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.narrow import narrow_chain
 
 if shutil.which("gcc") is None or shutil.which("make") is None:
@@ -120,3 +125,36 @@ class Compiled:
 def sequences(case: Case) -> list[np.ndarray]:
     """Each sequence of the batch, time first."""
     return [case.x.select(0 if case.model.time else 1, b).numpy() for b in range(case.model.o["batch"])]
+
+
+class CompiledProgram:
+    """An exported program as a shared library, called for one sequence at a time."""
+
+    def __init__(
+        self, model: nn.Module, folder: Path, kernels: list[Path], example: Any, **options: Any
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=folder)) / "m"
+        self.report = gw.export.to_c(model, self.folder, example=example, **options)
+        self.program = chosen(programs(model, example), example)
+        shared, source = self.folder / "shared.so", self.folder / "model.c"
+        run(
+            "gcc", *STRICT, "-O0", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", shared, source, *kernels, "-lm"
+        )
+        self.library = ctypes.CDLL(str(shared))
+
+    def instance(self) -> Any:
+        state = np.full(self.report.ram_bytes + Compiled.GUARD, 0xFF, np.uint8)
+        self.library.model_reset(pointer(state))
+        return state
+
+    def run(self, given: dict[Any, torch.Tensor], like: list[np.ndarray]) -> list[np.ndarray]:
+        """Answers of the shapes of `like`; the guard behind the state is intact."""
+        sizes = letters_of({node: tensor.numpy() for node, tensor in given.items()})
+        names = sorted(sizes.keys() - {"B"}, key=lambda name: (name != "T", name))
+        arrays = [as_stored(tensor.numpy()) for tensor in given.values()]
+        found = [np.full_like(as_stored(array), -1) for array in like]
+        state = self.instance()
+        numbers = [ctypes.c_int32(sizes[name]) for name in names]
+        assert self.library.model_run(pointer(state), *numbers, *map(pointer, arrays + found)) == 0
+        assert (state[self.report.ram_bytes :] == 0xFF).all()
+        return found

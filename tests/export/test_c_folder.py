@@ -14,8 +14,8 @@ from networks import Net
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.cmodel import LAYER_BYTES, MATRIX_BYTES
 from gatewise.export.csource import KERNELS
+from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES
 
 COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
 

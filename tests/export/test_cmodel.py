@@ -16,10 +16,11 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.export.carrays import Arrays, literal
-from gatewise.export.cmodel import LAYER_BYTES, MATRIX_BYTES, layer_scratch, pack
+from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES, layer_scratch
 from gatewise.export.golden import golden_input
 from gatewise.runtime.bindings import _layer
 from gatewise.runtime.narrow import Level, narrow_chain
+from gatewise.runtime.stages import pack
 
 
 @pytest.mark.parametrize("value", [0.0, -3.0, 1e10, 2.0**-30, 1e-45, 0.1, 1 / 3, 3.4028235e38])

@@ -1,0 +1,66 @@
+"""What to_c() writes of a model that is no chain of layers: its program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from gatewise.export.cmodel import CModel
+from gatewise.export.cprogram import Function, write_function
+from gatewise.export.cprogramcheck import check_text, golden_text, main_text
+from gatewise.export.cprogramtext import buffers, call, header, source
+from gatewise.export.ctext import renamed
+from gatewise.export.goldenprogram import GoldenProgram
+from gatewise.export.measured import said
+from gatewise.program.graph import Program
+from gatewise.program.ways import programs
+from gatewise.runtime.narrow import check_cpu_float32
+from gatewise.wording import counted
+
+LONGEST = 128  # of every size that a call chooses
+
+
+def program_model(
+    model: nn.Module, name: str, title: str, int8: bool, most: int, file_above: int, example: Any
+) -> tuple[CModel, tuple[float, float], str]:
+    """The C of a compact model's forward(), how far it is from it, and on what that was measured.
+
+    Raises:
+        ValueError: forward() cannot be recorded, or does something that there is no C for; with the line.
+    """
+    check_cpu_float32(model)
+    program = chosen(programs(model, example), example)
+    function = write_function(program, model, most, int8)
+    golden = GoldenProgram(program, model, most, int8, example)
+    steps = golden.letters.get("T", 1)
+    measured_on = f"one random sequence of {counted(steps, 'step')}" if example is None else said(example)
+    return written(function, golden, name, title, file_above), golden.errors(example), measured_on
+
+
+def chosen(every: list[Program], example: Any) -> Program:
+    """The way to call forward() that the example shows; without one, that with the fewest arguments."""
+    if example is None:
+        return min(every, key=lambda program: len(program.arguments))
+    given = len(example) if isinstance(example, tuple) else 1
+    return min(every, key=lambda program: abs(len(program.arguments) - given))
+
+
+def written(function: Function, golden: GoldenProgram, name: str, title: str, file_above: int) -> CModel:
+    arrays, structs = function.body.arrays, function.body.structs
+    file = arrays.file() if arrays.nbytes > file_above else None
+    fields = buffers(function)
+    texts = {
+        "golden.h": golden_text(function, golden),
+        "check.c": check_text(function, golden),
+        "main.c": main_text(function, golden),
+    }
+    return CModel(
+        source=renamed(source(function, title, file), name),
+        header=renamed(header(function, title, file), name),
+        weight_file=file,
+        flash_bytes=arrays.nbytes + structs.nbytes,
+        ram_bytes=4 * (sum(size for _, size in fields.values()) + (file is not None)),
+        call=renamed(call(function), name),
+        texts={path: renamed(text, name) for path, text in texts.items()},
+    )

@@ -1,0 +1,170 @@
+"""A program as C: one function with an argument for every input and output of forward(), for one sequence.
+
+What travels as memory, what is computed on the fly and how layers are called is in cvalues, coperations, calong and
+clayers; `cprogramtext` has the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from gatewise.export import calong, coperations
+from gatewise.export.cbody import C_KINDS, Body
+from gatewise.export.clayers import Layers
+from gatewise.export.coperations import shape_of
+from gatewise.export.csizes import letters_of
+from gatewise.export.cvalues import Value, copied, stored
+from gatewise.program import operations as ops
+from gatewise.program.graph import Node, Program
+
+WRITE = coperations.WRITE | calong.WRITE
+# Names of C that an argument must not have: words of the language, and what the function itself uses.
+RESERVED = set(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long "
+    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
+    "a b c g k m n p t steps status failed error main model weights NULL INFINITY NAN".split()
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input or output of the function: its name, the value behind the pointer, and the node."""
+
+    name: str
+    node: Node
+    value: Value
+    reads: bool
+
+    @property
+    def declared(self) -> str:
+        return f"{'const ' if self.reads else ''}{C_KINDS[self.node.kind]} *{self.name}"
+
+    @property
+    def said(self) -> str:
+        """`x: float (steps, 3)`"""
+        shape = ", ".join(map(str, self.node.shape))
+        return f"{self.name}: {self.node.kind} ({shape})"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A program written as the body of a function."""
+
+    program: Program
+    body: Body
+    letters: tuple[str, ...]  # what a call says about sizes, besides B = 1
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        return (*self.inputs, *self.outputs)
+
+
+def write_function(program: Program, model: nn.Module, most: int, int8: bool) -> Function:
+    """The statements that compute all results of a program.
+
+    Raises:
+        ValueError: an operation has no C; with the line of forward().
+    """
+    refuse_opaque(program)
+    body = Body(most, int8)
+    layers = Layers(model, body)
+    inputs, outputs = arguments(program)
+    values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
+    users = program.users()
+    needed = [node for node in order(program) if node not in values]
+    for node in needed:
+        values[node] = written(node, [values[source] for source in node.inputs], layers, users)
+    for argument in outputs:
+        body.say(
+            f"if ({argument.name})",
+            *(f"    {line}" for line in copied(argument.value, values[argument.node])),
+        )
+    letters = sorted(
+        {name for argument in inputs for size in argument.value.shape for name in letters_of(size)}
+    )
+    return Function(
+        program, body, tuple(sorted(letters, key=lambda name: (name != "T", name))), inputs, outputs
+    )
+
+
+def refuse_opaque(program: Program) -> None:
+    node = program.opaque()
+    if node is not None:
+        assert isinstance(node.op, ops.Opaque)
+        where = f"{node.line}: " if node.line else ""
+        raise ValueError(f"{where}{node.op.what} has no C; gw.accelerate(model) still runs it.")
+
+
+def order(program: Program) -> list[Node]:
+    """What results need, each node behind its inputs."""
+    return Program(program.arguments, program.outputs).nodes
+
+
+def written(node: Node, given: list[Value], layers: Layers, users: dict[Node, list[Node]]) -> Value:
+    op, readers = node.op, users.get(node, [])
+    try:
+        if isinstance(op, ops.Embed):
+            return layers.embed(node, given)
+        if isinstance(op, ops.Linear):
+            return layers.linear(node, given)
+        if isinstance(op, ops.Recurrent):
+            wants_y = any(not isinstance(reader.op, ops.LastState) for reader in readers) or not readers
+            return layers.recurrent(node, given, wants_y, remembers=False)
+        if isinstance(op, ops.LastState):
+            return layers.last_state(node)
+        if isinstance(op, ops.Parameter):
+            return layers.parameter(op.tensor, shape_of(node), node.kind)
+        made = WRITE[type(op)](layers.body, op, node, given)
+    except NotImplementedError as error:
+        where = f"{node.line}: " if node.line else ""
+        raise ValueError(f"{where}{op.name} {error} has no C; gw.accelerate(model) still runs it.") from error
+    # What several read is computed once.
+    return layers.body.plain(made) if len(readers) > 1 else made
+
+
+# Arguments.
+
+
+def arguments(program: Program) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+    taken: set[str] = set()
+    inputs = []
+    for node in program.inputs:
+        assert isinstance(node.op, ops.Input)
+        inputs.append(argument(c_argument(node.op.argument, taken), node, reads=True))
+    outputs = [
+        argument(c_argument(name, taken), node, reads=False) for name, node in named(program.outputs, "")
+    ]
+    return tuple(inputs), tuple(outputs)
+
+
+def argument(name: str, node: Node, reads: bool) -> Argument:
+    return Argument(name, node, stored(name, shape_of(node), node.kind), reads)
+
+
+def c_argument(name: str, taken: set[str]) -> str:
+    found = re.sub(r"\W", "_", name)
+    if not found or found[0].isdigit():
+        found = f"y_{found}" if found else "y"
+    while found in RESERVED | taken or re.fullmatch(r"[vijk]\d+|n_\w+|p_\w+|length\d+|gw\w*|GW\w*", found):
+        found += "_"
+    taken.add(found)
+    return found
+
+
+def named(value: Any, name: str) -> list[tuple[str, Node]]:
+    """Results and where they stand in what forward() returns: `mean`, `0_h`."""
+    if isinstance(value, Node):
+        return [(name, value)]
+    parts: Sequence[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, tuple | list):
+        parts = list(zip(getattr(value, "_fields", range(len(value))), value))
+    return [pair for key, part in parts for pair in named(part, f"{name}_{key}" if name else str(key))]

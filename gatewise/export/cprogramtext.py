@@ -1,0 +1,246 @@
+"""The text of the files of a program: NAME.c, NAME.h, check.c and main.c, written for the name `model`."""
+
+from __future__ import annotations
+
+import re
+
+from gatewise.export import cfunctions
+from gatewise.export.cbody import placed
+from gatewise.export.cprogram import Function
+from gatewise.export.csizes import variable
+from gatewise.export.ctext import LOAD_ERRORS, LOAD_PROTOTYPE, filled, loader
+
+ERRORS = {
+    "BAD_STEPS": "a size outside 1..MODEL_BLOCK, or too small for a window or a slice",
+    "BAD_WORD": "a word id that no embedding has",
+    "BAD_LENGTH": "a length outside 1..steps",
+    "BAD_INDEX": "a place outside the values that are looked up",
+}
+HELPERS = {
+    "run_layer": """\
+static void run_layer(const gw_layer *layer, int32_t steps, const int32_t *length, int32_t reverse, const float *x,
+                      ptrdiff_t width, float *s, float *c, float *y, ptrdiff_t out_width, float *scratch) {
+    const gw_batch batch = {.steps = steps, .size = 1, .reverse = reverse, .lengths = length};
+    const gw_const_steps in = {x, width, width};
+    const gw_steps out = {y, out_width, out_width};
+    gw_layer_run(layer, &batch, &in, NULL, s, c, &out, scratch);
+}
+""",
+    "enter": """\
+/* The first state of n neurons: s = h / scale, and 0 where the scale is. */
+static void enter(int32_t n, const int32_t *which, const float *scale, const float *h, float *s) {
+    for (int32_t j = 0; j < n; j++) {
+        const float value = h[which ? which[j] : j];
+        s[j] = !scale ? value : scale[j] != 0 ? value / scale[j] : 0;
+    }
+}
+""",
+    "leave": """\
+/* h = s * scale of n neurons, in their places among all. */
+static void leave(int32_t n, const int32_t *which, const float *scale, const float *s, int32_t width, float *h) {
+    for (int32_t j = 0; j < width; j++) h[j] = 0;
+    for (int32_t j = 0; j < n; j++) h[which ? which[j] : j] = scale ? s[j] * scale[j] : s[j];
+}
+""",
+    "pick": """\
+/* The n channels that are read, of every vector. */
+static void pick(int32_t rows, int32_t n, const int32_t *which, const float *x, int32_t width, float *y) {
+    for (int32_t i = 0; i < rows; i++)
+        for (int32_t j = 0; j < n; j++) y[i * n + j] = x[i * width + which[j]];
+}
+""",
+    "widen": """\
+/* n channels go to their places among all; the others are zero. */
+static void widen(int32_t rows, int32_t n, const int32_t *places, const float *x, int32_t width, float *y) {
+    for (int32_t i = 0; i < rows; i++) {
+        for (int32_t j = 0; j < width; j++) y[i * width + j] = 0;
+        for (int32_t j = 0; j < n; j++) y[i * width + places[j]] = x[i * n + j];
+    }
+}
+""",
+    "softmax": """\
+/* exp(y) / sum exp(y) along the middle one of three axes, in place. */
+static void softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
+    for (int32_t o = 0; o < outer; o++)
+        for (int32_t i = 0; i < inner; i++) {
+            float *x = y + o * n * inner + i, top = x[0], sum = 0;
+            for (int32_t j = 1; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
+            for (int32_t j = 0; j < n; j++) sum += x[j * inner] = expf(x[j * inner] - top);
+            for (int32_t j = 0; j < n; j++) x[j * inner] /= sum;
+        }
+}
+""",
+    "log_softmax": """\
+/* y - log sum exp(y) along the middle one of three axes, in place. */
+static void log_softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
+    for (int32_t o = 0; o < outer; o++)
+        for (int32_t i = 0; i < inner; i++) {
+            float *x = y + o * n * inner + i, top = x[0], sum = 0;
+            for (int32_t j = 1; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
+            for (int32_t j = 0; j < n; j++) sum += expf(x[j * inner] - top);
+            for (int32_t j = 0; j < n; j++) x[j * inner] -= top + logf(sum);
+        }
+}
+""",
+}
+
+
+def source(function: Function, title: str, file: bytes | None) -> str:
+    """NAME.c."""
+    body, loaded = function.body, file is not None
+    pointers = ["const unsigned char *const weights = m->weights;"] if loaded else []
+    structs = body.structs.found
+    if loaded:
+        constants = body.arrays.macros() + "\n"
+        pointers += [f"const {struct}" for struct in structs]
+    else:
+        constants = body.arrays.declarations() + "".join(f"static const {struct}\n\n" for struct in structs)
+    places, _ = placed(body)
+    for name, place in sorted(places.items(), key=lambda item: int(item[0][1:])):
+        kind, _size = body.buffers[name]
+        pool = "memory" if kind == "float" else "numbers"
+        pointers.append(f"{kind} *const {name} = m->{pool}{f' + {place}' if place else ''};")
+    lines = [line for statement in body.statements for line in statement]
+    text = "".join(
+        f"    {line}\n" for line in (*pointers, *lines, *unused(function, "\n".join((*pointers, *lines))))
+    )
+    if "floor_div(" in text:
+        body.call("floor_div")
+    return filled(
+        SOURCE,
+        TITLE=title,
+        INCLUDES="".join(f'#include "{name}"\n' for name in sorted(body.includes)),
+        CONSTANTS=constants,
+        HELPERS="".join(helper(name) + "\n" for name in body.helpers),
+        GIVEN=given(function),
+        BODY=text,
+        LOADER=loader(file) if file else "",
+        CHECKS=checks(function, loaded),
+        CALL=given_to(function, "m"),
+    )
+
+
+def helper(name: str) -> str:
+    if name in HELPERS:
+        return HELPERS[name]
+    return cfunctions.HELPERS[name] if name in cfunctions.HELPERS else cfunctions.body(name)
+
+
+def unused(function: Function, text: str) -> list[str]:
+    """Arguments that nothing reads."""
+    names = ["m", *map(variable, function.letters), *(a.name for a in function.inputs)]
+    return [f"(void){name};" for name in names if not re.search(rf"\b{name}\b", text)]
+
+
+def given(function: Function) -> str:
+    sizes = [f"int32_t {variable(letter)}" for letter in function.letters]
+    return ", ".join(["model_state *m", *sizes, *(a.declared for a in function.arguments)])
+
+
+def given_to(function: Function, state: str) -> str:
+    return ", ".join([state, *map(variable, function.letters), *(a.name for a in function.arguments)])
+
+
+def call(function: Function) -> str:
+    """How it is run, for the README."""
+    return f"model_run({given_to(function, '&state')});"
+
+
+def checks(function: Function, loaded: bool) -> str:
+    lines = ["if (!m->weights) return MODEL_NOT_LOADED;"] if loaded else []
+    for letter in function.letters:
+        name = variable(letter)
+        lines.append(f"if ({name} < 1 || {name} > MODEL_BLOCK) return MODEL_BAD_STEPS;")
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def buffers(function: Function) -> dict[str, tuple[str, int]]:
+    """Fields of the state struct: name -> type, entries."""
+    _, sizes = placed(function.body)
+    found = {"memory": ("float", sizes["memory"]), "numbers": ("int32_t", sizes["numbers"])}
+    found |= {"scratch": ("float", max(function.body.scratch, 1)), "state": ("float", function.body.kept)}
+    return {name: field for name, field in found.items() if field[1]}
+
+
+def header(function: Function, title: str, file: bytes | None) -> str:
+    """NAME.h."""
+    fields = [f"{kind} {name}[{size}];" for name, (kind, size) in buffers(function).items()]
+    fields = ["const unsigned char *weights;", *fields] if file else fields
+    errors = {"BAD_STEPS", *function.body.errors}
+    return filled(
+        HEADER,
+        TITLE=title,
+        BLOCK=function.body.most,
+        WEIGHT_BYTES=f"#define MODEL_WEIGHT_BYTES {len(file)} /* of the weight file */\n" if file else "",
+        ERRORS="".join(
+            f"    MODEL_{name}, /* {said} */\n" for name, said in ERRORS.items() if name in errors
+        ),
+        LOAD_ERRORS=LOAD_ERRORS if file else "",
+        FIELDS="".join(f"    {field}\n" for field in fields),
+        LOAD=LOAD_PROTOTYPE if file else "",
+        INPUTS="".join(f" *   {a.said}\n" for a in function.inputs),
+        OUTPUTS="".join(f" *   {a.said}\n" for a in function.outputs),
+        SIZES="".join(f" *   {variable(letter)}: {letter}\n" for letter in function.letters),
+        GIVEN=given(function),
+    )
+
+
+SOURCE = """\
+/* @TITLE@ */
+
+#include "model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "gw.h"
+@INCLUDES@
+@CONSTANTS@@HELPERS@static int compute(@GIVEN@) {
+@BODY@    return MODEL_OK;
+}
+
+@LOADER@void model_reset(model_state *m) { (void)m; }
+
+int model_run(@GIVEN@) {
+@CHECKS@    return compute(@CALL@);
+}
+"""
+
+HEADER = """\
+/* @TITLE@ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MODEL_STREAMS 0 /* 1: there is model_step() */
+#define MODEL_BLOCK @BLOCK@ /* the largest size of every axis that a call chooses */
+@WEIGHT_BYTES@
+enum {
+    MODEL_OK = 0,
+@ERRORS@@LOAD_ERRORS@};
+
+/* Working memory of one instance; only the functions below touch it. */
+typedef struct {
+@FIELDS@} model_state;
+
+@LOAD@/* A new sequence begins, as every call of model_run() does. */
+void model_reset(model_state *m);
+
+/* forward() of one sequence, B = 1; everything row by row, int and bool as int32_t.
+ *
+@SIZES@@INPUTS@ * Answers, where their pointer is not NULL:
+@OUTPUTS@ * Returns MODEL_OK, or why nothing was computed. */
+int model_run(@GIVEN@);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+"""

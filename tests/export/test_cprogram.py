@@ -1,0 +1,106 @@
+"""forward() == compiled C for models that are no chain of layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compiled import CompiledProgram, run
+from everyday import EVERYDAY, REFUSED, thinned
+from torch import nn
+
+import gatewise as gw
+from gatewise.export.goldenprogram import answers, from_example, rounded_layers
+from gatewise.runtime.narrow import ChainError
+
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*keeps|.*stays as it is")  # what compress() leaves
+
+
+@pytest.fixture
+def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of layers are programs, too."""
+
+    def refuse(*_: Any) -> None:
+        raise ChainError("not now")
+
+    monkeypatch.setattr("gatewise.export.csource.chain_model", refuse)
+
+
+def one_by_one(given: dict[Any, Any], batch: int) -> list[dict[Any, Any]]:
+    """Every sequence of a batch alone; what has no batch axis belongs to all."""
+
+    def alone(node: Any, tensor: Any, b: int) -> Any:
+        axes = [k for k, size in enumerate(node.shape) if str(size) == "B"]
+        return tensor.narrow(axes[0], b, 1) if axes else tensor
+
+    return [{node: alone(node, tensor, b) for node, tensor in given.items()} for b in range(batch)]
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize("name", EVERYDAY)
+@pytest.mark.usefixtures("no_chains")
+def test_everyday_models(name: str, weights: str, kernels: list[Path], tmp_path: Path) -> None:
+    """Every sequence of the batch answers as forward() does, with int8 as with weights rounded to it."""
+    model, inputs = EVERYDAY[name]()
+    small = gw.compress(thinned(model))
+    if name in REFUSED["c"]:
+        with pytest.raises(ChainError, match=REFUSED["c"][name]):
+            gw.export.to_c(small, tmp_path / "m", example=inputs)
+        return
+    compiled = CompiledProgram(small, tmp_path, kernels, inputs, weights=weights, block=9)
+    measure = rounded_layers(small) if weights == "int8" else small
+    given = from_example(compiled.program, small, inputs)
+    for one in one_by_one(given, batch=2):
+        expected = answers(compiled.program, measure, one)
+        for got, wanted in zip(compiled.run(one, expected), expected, strict=True):
+            np.testing.assert_allclose(got, wanted, **CLOSE)
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("two heads", {"weights": "int8"}),
+    ("words and tags", {"file_above": 0}),
+    ("packed residual mean", {"name": "net"}),
+])  # fmt: skip
+def test_make_check(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """The folder compiles without a warning, checks itself, and its example runs; with constants or a weight file."""
+    model, _ = EVERYDAY[name]()
+    report = gw.export.to_c(thinned(model), tmp_path / "m", block=14, **options)
+    assert "passed" in run("make", "OPTIMIZE=-O1", "check", cwd=tmp_path / "m")
+    run("make", "OPTIMIZE=-O1", cwd=tmp_path / "m")
+    run(tmp_path / "m" / "build" / "model", cwd=tmp_path / "m")
+    assert report.max_abs_error < (0.1 if report.weights == "int8" else 1e-5)
+
+
+def test_wrong_answers_are_found(tmp_path: Path) -> None:
+    """A changed weight fails the check."""
+    model, _ = EVERYDAY["residual sum"]()
+    gw.export.to_c(model, tmp_path / "m")
+    source = tmp_path / "m" / "model.c"
+    lines = source.read_text().replace("p_fc_bias[2] = {\n    ", "p_fc_bias[2] = {\n    1.0f + ")
+    source.write_text(lines)
+    assert "WRONG" in run("make", "OPTIMIZE=-O1", "check", cwd=tmp_path / "m", expect=2)
+
+
+class Asks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        out, _ = self.rnn(x)
+        return torch.linalg.inv(out @ out.mT) if x.sum() > 0 else out
+
+
+def test_what_cannot_be_written_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ChainError, match=r'test_cprogram.py, line \d+, ".*if x.sum\(\) > 0.*accelerate'):
+        gw.export.to_c(Asks(), tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+    model, _ = EVERYDAY["two heads"]()
+    with pytest.raises(ValueError, match=r"fold_embedding=True: the model is no chain"):
+        gw.export.to_c(model, tmp_path / "m", fold_embedding=True)
