@@ -82,8 +82,8 @@ def train(
     """
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import plain
+    from gatewise.tasks.training.options import Options
     from gatewise.tasks.training.progress import nothing_left, result_line
-    from gatewise.tasks.training.trainer import Options
     from gatewise.tasks.training.trainer import train as run
 
     if listed:
@@ -148,7 +148,7 @@ def reproduce(
     from gatewise.tasks import recipe as recipes
     from gatewise.tasks.files import RESULT, RunError
     from gatewise.tasks.finished import reproduce as rows
-    from gatewise.tasks.training.trainer import Options
+    from gatewise.tasks.training.options import Options
     from gatewise.tasks.training.trainer import train as run
 
     if row is not None:

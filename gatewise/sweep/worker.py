@@ -21,8 +21,9 @@ from gatewise.sweep.values import Measures
 from gatewise.tasks.files import Diverged
 from gatewise.tasks.schema import RecipeError
 from gatewise.tasks.training.lock import Busy
+from gatewise.tasks.training.options import Options
 from gatewise.tasks.training.progress import shown_quality
-from gatewise.tasks.training.trainer import Options, train
+from gatewise.tasks.training.trainer import train
 
 PAUSE = 1.0  # seconds between looks at the trials of others
 Say = Callable[[str], None]

@@ -101,6 +101,9 @@ class Train:
     evaluate_every: int = 1  # epochs between looks at validation quality
     count_every: int = 1  # epochs between counts of what is left; the first and the last always
     test_every: int = 0  # epochs; 0: at the end only
+    shrink_every: int = (
+        0  # epochs in a row after which what was removable is cut out; and before a refit. 0: never
+    )
     seed: int = 0
 
 
@@ -206,7 +209,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 0": (
         lambda value: value >= 0,
         "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
-        "train.test_every refit.epochs refit.after budget.begin",
+        "train.test_every train.shrink_every refit.epochs refit.after budget.begin",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
@@ -230,7 +233,7 @@ READERS = {
     "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output sparsify.update",
     "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
     "sparsify.log_sigma sparsify.warm_up_epochs",
-    "group-lasso variational": "sparsify.levels",
+    "group-lasso variational": "sparsify.levels train.shrink_every",
 }
 
 
@@ -318,6 +321,7 @@ def _check(recipe: Recipe) -> None:
         )
     _check_schedule("train", train)
     _check_budget(recipe)
+    _check_shrinking(recipe)
     if recipe.refit.epochs:
         if sparsify.method == "none":
             raise RecipeError(
@@ -363,4 +367,26 @@ def _check_budget(recipe: Recipe) -> None:
     if not budget.begin < budget.end <= 1:
         raise RecipeError(
             f"budget.begin = {budget.begin}, budget.end = {budget.end}: 0 <= begin < end <= 1, parts of [train]."
+        )
+
+
+def _check_shrinking(recipe: Recipe) -> None:
+    said = f"train.shrink_every = {recipe.train.shrink_every}"
+    if not recipe.train.shrink_every:
+        return
+    if recipe.sparsify.method == "none":
+        raise RecipeError(f"{said}, sparsify.method = 'none': nothing becomes zero. Name a sparsify.method.")
+    if recipe.sparsify.method == "variational" and not recipe.refit.epochs:
+        raise RecipeError(
+            f"{said}: variational layers are cut when [train] is over, before a refit. Set refit.epochs, too, "
+            "or leave it out."
+        )
+    if recipe.train.keep == "best":
+        raise RecipeError(
+            f"{said}: what was cut does not come back, train.keep = 'best' may take an epoch before the cut. Set "
+            "train.keep = 'last'."
+        )
+    if recipe.budget.wanted():
+        raise RecipeError(
+            f"{said}: a budget counts the units of the whole network until it is met. Keep one of them."
         )

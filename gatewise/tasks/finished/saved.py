@@ -15,7 +15,7 @@ from gatewise.tasks.files import RECIPE, model_folder
 from gatewise.tasks.schema import Recipe, RecipeError
 from gatewise.tasks.training.assembly import make_feeds, objective_of
 from gatewise.tasks.training.evaluation import Evaluator
-from gatewise.tasks.training.trainer import chosen_device
+from gatewise.tasks.training.options import chosen_device
 
 SPLITS: tuple[str, ...] = ("valid", "test")
 NO_VALID = (

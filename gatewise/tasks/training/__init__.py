@@ -4,8 +4,8 @@ assembly                              what an update needs: feeds, model, sparsi
 feeds  objectives  step  schedule     one update: batches by number, the loss, the step, its learning rate
 graph  recurrence_share               captured on a GPU; how much of it the recurrence takes
 evaluation                            quality and counts of the network as it would be used
-parts  trainer                        what trains now, or after it; train(recipe): the loop
+parts  shrinking  trainer             what trains now, or after it; what is cut meanwhile; train(recipe): the loop
 ending                                the compact model and result.json
 checkpoints  run_folder  lock         what it leaves on disk, and who may write there
-progress  board                       what it shows
+options  progress  board              how it is carried out, and what it shows
 """

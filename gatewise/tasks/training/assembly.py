@@ -76,14 +76,15 @@ def assembled(
     train: Train,
     device: torch.device,
     graph: bool,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Assembly:
-    """With a new optimiser, and steps that are still to be captured: what was captured has its tensors built in."""
+    """With a new optimiser, if none goes on, and steps that are still to be captured, for tensors are built in."""
     step = TrainStep(
         model,
         sparsifier,
         objective,
         feeds.train,
-        optimizer=train.optimizer,
+        optimizer=optimizer or train.optimizer,
         clip=train.clip,
         window_sum=train.loss == "window-sum",
         device=device,
@@ -105,6 +106,16 @@ def refitted(
         first.model.set_dropout(recipe.refit.dropout)
     return assembled(
         first.model, sparsifier, first.objective, first.feeds, recipe.refit_train(), device, graph
+    )
+
+
+def shrunk(recipe: Recipe, before: Assembly, device: torch.device, graph: bool) -> Assembly:
+    """The same part of a run after a cut: other layers, and a sparsifier for them, with the optimiser of before."""
+    feeds = before.feeds
+    sparsifier = make_sparsifier(recipe, before.model, feeds.n_train, feeds.train.n_batches)
+    optimizer = before.step.optimizer
+    return assembled(
+        before.model, sparsifier, before.objective, feeds, recipe.train, device, graph, optimizer
     )
 
 

@@ -32,7 +32,7 @@ from gatewise.tasks.recipe import dump
 from gatewise.tasks.schema import DEFAULTS, OWN_DATA, Recipe
 
 if TYPE_CHECKING:
-    from gatewise.tasks.training.trainer import Options
+    from gatewise.tasks.training.options import Options
 
 # What a run writes besides recipe, checkpoint and metrics, which tell that there is one.
 WRITTEN = (RESULT, GATES, VECTORS, *(f"{MODEL}/{name}" for name in (CONFIG, WEIGHTS, ENCODING)))

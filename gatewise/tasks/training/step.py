@@ -74,16 +74,17 @@ class TrainStep:
         objective: Objective,
         feed: Feed,
         *,
-        optimizer: str,
+        optimizer: str | torch.optim.Optimizer,
         clip: float | None,
         window_sum: bool,
         device: torch.device,
     ) -> None:
         self.model, self.sparsifier, self.objective, self.feed = model, sparsifier, objective, feed
         self.clip, self.window_sum = clip, window_sum
-        self.lr = torch.zeros((), device=device)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(optimizer, self.parameters, self.lr)
+        if isinstance(optimizer, str):
+            optimizer = make_optimizer(optimizer, self.parameters, torch.zeros((), device=device))
+        self.optimizer, self.lr = optimizer, optimizer.param_groups[0]["lr"]
         self.k = torch.zeros(1, dtype=torch.int64, device=device)
         self.lrs = torch.zeros(feed.n_batches, device=device)
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, weight, penalty

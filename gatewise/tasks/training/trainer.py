@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +24,7 @@ from torch import Tensor
 from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
 from gatewise.report import measure
-from gatewise.sparsify import Refit, Variational
+from gatewise.sparsify import GroupLasso, Refit, Variational
 from gatewise.tasks import provenance
 from gatewise.tasks.data.batches import epoch_generator
 from gatewise.tasks.data.corpus import describe, digest, load_data, pretrained
@@ -39,14 +36,13 @@ from gatewise.tasks.files import (
     TENSORBOARD,
     VECTORS,
     Diverged,
-    RunError,
     plain,
     write_json,
     write_whole,
 )
 from gatewise.tasks.recipe import dump
 from gatewise.tasks.schema import Recipe
-from gatewise.tasks.training.assembly import assemble, refitted
+from gatewise.tasks.training.assembly import assemble, refitted, shrunk
 from gatewise.tasks.training.board import Board, summary_writer
 from gatewise.tasks.training.checkpoints import (
     Metrics,
@@ -60,6 +56,7 @@ from gatewise.tasks.training.ending import conclude, result_of
 from gatewise.tasks.training.evaluation import live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
 from gatewise.tasks.training.lock import only_writer
+from gatewise.tasks.training.options import Options, chosen_device
 from gatewise.tasks.training.parts import Part, Position
 from gatewise.tasks.training.progress import Progress
 from gatewise.tasks.training.run_folder import (
@@ -70,24 +67,7 @@ from gatewise.tasks.training.run_folder import (
     refuse_other_recipe,
     refuse_taken_folder,
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is carried out; nothing here changes its numbers."""
-
-    out: Path
-    data_dir: str | Path | None = None
-    device: str | None = None  # the GPU if there is one
-    resume: bool = False
-    overwrite: bool = False
-    checkpoint_every: float = 60.0  # seconds between checkpoints; inside an epoch only if that takes longer
-    graph: bool = True  # capture steps in CUDA graphs
-    tensorboard: bool = False
-    quiet: bool = False
-    on_epoch: Callable[[Mapping[str, Any]], None] | None = (
-        None  # told what metrics.jsonl tells; may end the run
-    )
+from gatewise.tasks.training.shrinking import Shrinking
 
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
@@ -102,17 +82,6 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
         run = Run(recipe, options)
         prepare_folder(options)
         return run.to_the_end()
-
-
-def chosen_device(name: str | None) -> torch.device:
-    """The device by name; without one the GPU if there is one."""
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
-        raise RunError(f"--device {name}: it must be cpu, cuda, or one of several: cuda:1.")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise RunError(f"--device {name}: torch sees no such CUDA device here; leave it out, or use cpu.")
-    return torch.device(name)
 
 
 class Run:
@@ -132,7 +101,7 @@ class Run:
         self.objective, self.feed, self.test_feed = made.objective, made.feeds.train, made.feeds.test
         self.n_batches, self.quality = self.feed.n_batches, self.objective.quality
         self.take(Part("train", recipe.train, made))
-        self.position = Position()
+        self.position, self.shrinking = Position(), Shrinking(recipe.train.shrink_every)
         self.metrics = Metrics(options.out / METRICS)
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
         self.board: Board | None = None
@@ -192,6 +161,8 @@ class Run:
         p.before = {"epoch": epoch, "quality": quality, "counts": plain(measure(self.model).to_dict())}
         if self.budget is not None:
             p.before["budget"] = self.budget.to_dict()
+        if self.shrinking.every:
+            self.shrinking.cut_all(self.model)
         try:
             self.take(self.refit_part(p.epoch))
         except ValueError as error:
@@ -208,6 +179,19 @@ class Run:
     def refit_part(self, first: int, state: dict[str, Tensor] | None = None) -> Part:
         made = refitted(self.recipe, self.part.made, self.device, self.options.graph, state)
         return Part("refit", self.recipe.refit_train(), made, first)
+
+    def shrink(self, last: bool) -> str:
+        """Cut out what has been removable for long enough, and go on with the rest; what there is to say of it."""
+        if last or not isinstance(self.sparsifier, GroupLasso):
+            return ""
+        if not self.shrinking.after_epoch(self.model, self.step.optimizer, self.readers):
+            return ""
+        self.take(self.shrunk_part())
+        return f"cut: {sum(p.numel() for p in self.model.parameters()):,} numbers are left in the network"
+
+    def shrunk_part(self) -> Part:
+        made = shrunk(self.recipe, self.part.made, self.device, self.options.graph)
+        return Part("train", self.recipe.train, made, self.part.first)
 
     def back_to_result(self) -> int:
         """Of the part: the last epoch, or the best one on validation; which it is."""
@@ -288,6 +272,7 @@ class Run:
             line |= short_counts(live_counts(self.model, self.readers))
         if t.test_every and (p.epoch % t.test_every == 0 or last):
             line[f"test_{self.quality}"] = self.evaluators["test"]()
+        cut = self.shrink(last)
         spent = time.perf_counter() - start
         p.seconds += spent
         line |= {
@@ -298,6 +283,8 @@ class Run:
         p.epoch, p.step, p.epoch_seconds = p.epoch + 1, 0, 0.0
         self.metrics.append(line)
         progress.line(line, self.quality)
+        if cut:
+            progress.say(cut)
         if self.board is not None:
             self.board.add(line)
         if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last:
@@ -364,6 +351,8 @@ class Run:
             content["sparsifier"] = self.sparsifier.state_dict()
         if self.budget is not None:
             content["budget"] = self.budget.state_dict()
+        if self.shrinking.every:
+            content["shrinking"] = self.shrinking.state_dict()
         save_checkpoint(path, content)
         self.saved_at = time.perf_counter()
         self.saved_position = f"{path}, at {self.place}"
@@ -379,6 +368,10 @@ class Run:
                 state.setdefault(self.sparsifier.counter, content["sparsifier_steps"])
         self.position = Position(**fitting(Position(), content["position"]))
         self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
+        if self.shrinking.every:
+            self.shrinking.load_state_dict(content["shrinking"])
+            if self.shrinking.again(self.model, self.step.optimizer) and self.position.part == "train":
+                self.take(self.shrunk_part())
         if self.position.part == "refit":
             self.take(self.refit_part(self.position.first, content["sparsifier"]))
         self.model.load_state_dict(content["model"])

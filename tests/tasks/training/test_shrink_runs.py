@@ -1,0 +1,117 @@
+"""train.shrink_every: the network that trains gets smaller, its function does not change, nor does a kill matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_corpora import tiny
+from tiny_runs import cut_off, lines, numbers, options
+
+from gatewise.tasks import recipe
+from gatewise.tasks.finished.saved import evaluate_saved
+from gatewise.tasks.schema import Recipe, RecipeError
+from gatewise.tasks.training import trainer
+from gatewise.tasks.training.trainer import train
+
+# Tiny networks that lose gates and neurons epoch by epoch, but not all.
+WIDE = ["model.init=uniform", "model.init_range=0.3"]
+LASSO = ["sparsify.method=group-lasso", "sparsify.group=1e-3", "sparsify.threshold=0.27", "train.epochs=4"]
+BAYES = ["sparsify.method=variational", "sparsify.log_sigma=-1.5", "sparsify.snr_threshold=0.5"]
+METHODS = {"lasso": LASSO, "bayes": BAYES}
+
+
+def shrinking(task: str, method: str, folder: Path, *more: str) -> Recipe:
+    few = ["sparsify.threshold=0.2"] if (task, method) == ("csv", "lasso") else []  # or nothing is left
+    return tiny(task, folder, *METHODS[method], *WIDE, "train.shrink_every=1", *few, *more)
+
+
+def size(run: trainer.Run) -> int:
+    return sum(p.numel() for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("task", ["words", "char-ptb", "csv", "npz"])
+def test_a_cut_changes_no_quality(
+    task: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation right before and right after; the network has fewer numbers, and the saved one the same quality."""
+    sizes: list[tuple[int, int]] = []
+    original = trainer.Run.shrink
+
+    def watched(self: trainer.Run, last: bool) -> str:
+        before, quality = size(self), self.evaluators["valid"]()
+        told = original(self, last)
+        assert self.evaluators["valid"]() == pytest.approx(quality, rel=1e-4)
+        assert bool(told) == (size(self) < before)
+        sizes.append((before, size(self)))
+        return told
+
+    monkeypatch.setattr(trainer.Run, "shrink", watched)
+    result = train(shrinking(task, "lasso", folder), options(tmp_path, folder))
+    assert sum(after < before for before, after in sizes) >= 1, sizes
+    assert [after for _, after in sizes[:-1]] == [before for before, _ in sizes[1:]]
+    again, _ = evaluate_saved(tmp_path, data_dir=folder)
+    for name in again.keys() & result["quality"].keys():
+        assert result["quality"][name] == pytest.approx(again[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("after", [0, 9, 12, 14, 25, 26, 39, 45, 52, 60])
+def test_cut_off_anywhere_the_numbers_are_the_same(
+    every: int, after: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With moments, dropout and a refit: what was cut, and what has to be seen again before a cut, is in the file."""
+    more = [f"train.shrink_every={every}", "model.dropout=0.2", "refit.epochs=2", "refit.lr=0.01"]
+    row = shrinking("words", "lasso", folder, *more)
+    whole = train(row, options(tmp_path / "whole", folder))
+    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), after, monkeypatch)
+    torch.manual_seed(99)
+    resumed = train(row, options(tmp_path / "cut", folder, resume=True))
+    assert numbers(resumed) == numbers(whole)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("method", ["lasso", "bayes"])
+@pytest.mark.parametrize("task", ["words", "csv"])
+def test_a_refit_begins_compact(
+    task: str, method: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a variational network, too: cut once, with the quality that [train] ended with; and it may be killed."""
+    row = shrinking(
+        task, method, folder, "refit.epochs=2", "refit.optimizer=sgd", "refit.lr=1e-30", "refit.keep=last"
+    )
+    result = train(row, options(tmp_path / "whole", folder))
+    for name, value in result["before_refit"]["quality"].items():
+        assert result["quality"][name] == pytest.approx(value, rel=1e-4)
+    made: list[bool] = []
+    original = trainer.Run.finish
+
+    def finish(self: trainer.Run) -> dict[str, object]:
+        made.append(any(getattr(module, "is_compact", False) for module in self.model.modules()))
+        return original(self)
+
+    epochs = 1 if method == "bayes" else 4
+    updates = len(lines(tmp_path / "whole")) and lines(tmp_path / "whole")[0]["updates"]
+    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), updates * epochs + 1, monkeypatch)
+    monkeypatch.setattr(trainer.Run, "finish", finish)
+    resumed = train(row, options(tmp_path / "cut", folder, resume=True))
+    assert made == [True]
+    assert numbers(resumed) == numbers(result)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    (["sparsify.method=none", "train.shrink_every=2"], "does nothing with sparsify.method|nothing becomes zero"),
+    ([*BAYES, "train.shrink_every=2"], r"Set refit\.epochs, too"),
+    ([*LASSO, "train.shrink_every=2", "train.keep=best"], r"Set train\.keep = 'last'"),
+    ([*LASSO, "train.shrink_every=2", "budget.gates=5"], "a budget counts .* Keep one of them"),
+    ([*LASSO, "train.shrink_every=-1"], "must be at least 0"),
+])  # fmt: skip
+def test_what_cannot_be_shrunk(changes: list[str], message: str, folder: Path) -> None:
+    with pytest.raises(RecipeError, match=message):
+        tiny("words", folder, *changes)
+
+
+def test_recipes_of_before_do_not_shrink() -> None:
+    """The paper's rows are as they were."""
+    assert not any(recipe.load(name).train.shrink_every for name in recipe.names())
