@@ -1,0 +1,47 @@
+"""What a release says of itself: types, versions, the paper."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import gatewise
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+USER = """
+import gatewise as gw
+from torch import nn
+
+small = gw.compress(nn.LSTM(2, 3))
+reveal_type(gw.measure(small))
+gw.Engine(small, threads="two")
+"""
+
+
+def test_users_get_types(tmp_path: Path) -> None:
+    """A checker reads the package's own, and finds the mistake."""
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "mypy.ini").write_text(
+        "[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n"
+    )  # torch takes a minute
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "user.py"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    for wanted in ('"gatewise.report.Report"', 'has incompatible type "str"'):
+        assert wanted in said, said
+
+
+def test_one_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert gatewise.__version__ == PROJECT["version"]
+    assert re.search(r"^version: (.+)$", citation, re.M)[1] == PROJECT["version"]  # type: ignore[index]
+
+
+def test_the_paper_is_cited() -> None:
+    """As the README names it; the method is theirs."""
+    citation = (ROOT / "CITATION.cff").read_text()
+    for part in ("preferred-citation", "1911.05585", "Lobacheva", "Chirkova", "Markovich", "Vetrov"):
+        assert part in citation
