@@ -168,6 +168,32 @@ def scope_of(model: nn.Module, **options: Any) -> tuple[set[str], set[str]]:
     }
 
 
+def test_averaged_weights_get_one_more_step() -> None:
+    """The average of weights that were sometimes zero is not: one step() on it leaves nothing below the threshold."""
+    torch.manual_seed(0)
+    model = LanguageModel()
+    lasso = gw.GroupLasso(model, l1=1e-2, group=1e-2, threshold=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(20):
+        words = torch.randint(7, (5, 3))
+        loss = nn.functional.cross_entropy(model(words)[0].flatten(0, 1), words.flatten()) + lasso.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        lasso.step()
+        average.update_parameters(model)
+
+    def small() -> int:
+        matrices = [parameter(model, name).detach().abs() for name in lasso.matrices]
+        return sum(int(((w > 0) & (w < 0.1)).sum()) for w in matrices)
+
+    model.load_state_dict(average.module.state_dict())
+    assert small() > 10
+    lasso.step()
+    assert small() == 0
+
+
 def test_scope_can_be_set() -> None:
     """l1_layers= says whose matrices get L1; groups follow layers=; the embedding is in neither by default."""
     model = Net(

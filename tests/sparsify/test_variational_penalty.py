@@ -44,6 +44,26 @@ def test_gradient_of_the_penalty() -> None:
     close([model.fc.weight.grad, model.rnn.gate_scale_l0_log_sigma.grad], list(expected))
 
 
+def test_a_penalty_below_zero_is_a_constant_left_out() -> None:
+    """Where all is noise the authors' KL is -0.67 a weight and the published one 0, and neither pulls."""
+    values = {}
+    for form in ("authors", "molchanov"):
+        torch.manual_seed(0)
+        model = LanguageModel()
+        sparsifier = noisy(model, n_train=1, kl=form)
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                if name.endswith("log_sigma"):
+                    p.fill_(9.0)
+        penalty = sparsifier.penalty()
+        penalty.backward()
+        sigmas = [p for name, p in model.named_parameters() if name.endswith("log_sigma")]
+        assert max(float(p.grad.abs().max()) for p in sigmas) < 1e-3
+        values[form] = penalty.item() / sum(p.numel() for p in sigmas)
+    assert values["authors"] == pytest.approx(-0.67, abs=1e-3)
+    assert values["molchanov"] == pytest.approx(0, abs=1e-3)
+
+
 @pytest.mark.parametrize("first", ["loss", "penalty"])
 def test_loss_and_penalty_may_go_back_one_by_one(first: str) -> None:
     x = torch.randn(5, 2, 3)
