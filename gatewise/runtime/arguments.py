@@ -50,10 +50,13 @@ def bind(name: str, expected: Any, given: Any, arrays: dict[Node, Array], floats
 
 
 def as_array(name: str, node: Node, given: Any, floats: type[Any]) -> Array:
-    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    array = from_tensor(given, name) if is_tensor(given) else np.asarray(given)
     allowed = {"float": "fiu", INT: "iu", BOOL: "b"}[node.kind]  # where lengths are compared, any numbers do
     if array.dtype.kind not in allowed:
         raise TypeError(f"{name}: expected {KINDS[node.kind]}, got {array.dtype}.")
+    if array.dtype.kind == "f" and floats == np.float32 and array.dtype != floats:
+        convert = f"{name}.float()" if is_tensor(given) else f"{name}.astype(np.float32)"
+        raise TypeError(f"{name} must be float32, got {array.dtype}; {convert} converts it.")
     kind = {"float": floats, INT: np.int64, BOOL: np.bool_}[node.kind]
     return array.astype(kind, copy=False)
 
@@ -88,3 +91,24 @@ def mismatch(node: Node, array: Array, expected: tuple[int, ...] | None) -> str:
     if 0 in array.shape:
         return f"{said}, which is empty."
     return f"{said}; with the other arguments it is {expected}." if expected else f"{said}."
+
+
+def is_tensor(x: Any) -> bool:
+    """Arrays first: torch's own check takes longer than all others together."""
+    return type(x) is not np.ndarray and isinstance(x, torch.Tensor)
+
+
+def from_tensor(x: torch.Tensor, name: str = "x") -> Array:
+    if not x.is_cpu:
+        raise ValueError(f"{name} is on {x.device}; the engine runs on the CPU: {name}.cpu().")
+    if x.requires_grad:
+        if torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, and the engine has none; use the compact model, or {name}.detach()."
+            )
+        x = x.detach()
+    if x.dtype == torch.bfloat16:
+        # NumPy has no such type.
+        raise TypeError(f"{name} must be float32, got bfloat16; {name}.float() converts it.")
+    array: Array = x.numpy()
+    return array

@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from gatewise.compact import compacted
+from gatewise.runtime.arguments import from_tensor, is_tensor
 from gatewise.runtime.bindings import check_threads
-from gatewise.runtime.narrow import Floats, narrow_chain, pools
+from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
+from gatewise.runtime.steps import ChainError
 from gatewise.wording import counted
 
 INT64 = np.dtype(np.int64)
@@ -53,11 +56,30 @@ class Engine:
         fold_embedding: True folds the embedding into the first layer as a table word -> input projection, False never
             does; None (default) does it where that takes fewer bytes. A one-hot input is always read as a table.
         threads: threads for large batches.
+        example: the arguments of one call of forward(), where their shapes cannot be told without.
+
+    A model that is no chain of layers runs as the graph it is: `y, state = engine(*inputs)` takes forward()'s
+    arguments in its order or by name, and y has forward()'s structure.
     """
 
-    def __init__(self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None) -> None:
+    narrow: NarrowChain
+
+    def __new__(cls, model: nn.Module, **options: Any) -> Engine:
+        small = compacted(model)
+        try:
+            narrow = narrowed(small)
+        except ChainError as refused:
+            from gatewise.runtime.graph_engine import graph_engine
+
+            return graph_engine(small, refused, **options)
+        made = super().__new__(cls)
+        made.narrow = narrow
+        return made
+
+    def __init__(
+        self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None, example: Any = None
+    ) -> None:
         check_threads(threads)
-        self.narrow = narrow_chain(model)
         self.threads = threads
         self.stages = make_stages(self.narrow, fold_embedding)
         self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
@@ -273,24 +295,3 @@ def is_plain(x: Array) -> bool:
     """Whether the kernels can read an array where it is."""
     flags = x.flags
     return flags.c_contiguous and flags.aligned
-
-
-def is_tensor(x: Any) -> bool:
-    """Arrays first: torch's own check takes longer than all others together."""
-    return type(x) is not np.ndarray and isinstance(x, torch.Tensor)
-
-
-def from_tensor(x: torch.Tensor) -> Array:
-    if not x.is_cpu:
-        raise ValueError(f"x is on {x.device}; the engine runs on the CPU: x.cpu().")
-    if x.requires_grad:
-        if torch.is_grad_enabled():
-            raise ValueError(
-                "x requires a gradient, and the engine has none; use the compact model, or x.detach()."
-            )
-        x = x.detach()
-    if x.dtype == torch.bfloat16:
-        # NumPy has no such type.
-        raise TypeError("x must be float32, got bfloat16; x.float() converts it.")
-    array: Array = x.numpy()
-    return array

@@ -138,7 +138,11 @@ def narrow_chain(model: nn.Module, norms_apart: bool = False) -> NarrowChain:
     Raises:
         ChainError: the model is not a chain, or is not float32 on the CPU.
     """
-    model = compacted(model)
+    return narrowed(compacted(model), norms_apart)
+
+
+def narrowed(model: nn.Module, norms_apart: bool = False) -> NarrowChain:
+    """narrow_chain() of a model that is compact already."""
     check_cpu_float32(model)
     chain = find_chain(model)
     first = next((step.module for step in chain.steps if step.module is not None and not chain.words), None)

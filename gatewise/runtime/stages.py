@@ -204,7 +204,7 @@ class Lookup:
         self.vectors = np.concatenate([table.weight, zero])
         self.rows = np.arange(table.n_words) if table.rows is None else table.rows
 
-    def __call__(self, ids: Array, _: Frame) -> Floats:
+    def __call__(self, ids: Array, _: Frame | None = None) -> Floats:
         outside = (ids < 0) | (ids >= len(self.rows))
         if outside.any():
             at = int(outside.argmax())

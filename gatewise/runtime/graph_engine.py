@@ -1,0 +1,240 @@
+"""gw.Engine of a model that is no chain: its program, with layers in C and the rest in NumPy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from gatewise.program.graph import Node, Program, leaves, mapped
+from gatewise.program.recorder import Refused
+from gatewise.program.ways import programs
+from gatewise.runtime.arguments import bound, is_tensor, letters_of
+from gatewise.runtime.bindings import check_threads
+from gatewise.runtime.carried import carried_arguments, returns_state
+from gatewise.runtime.engine import Engine
+from gatewise.runtime.narrow import check_cpu_float32
+from gatewise.runtime.prepared import Call, Prepared, Unrunnable
+from gatewise.runtime.steps import ChainError
+from gatewise.runtime.streaming import Stream, streamed
+from gatewise.wording import counted
+
+Array = NDArray[Any]
+
+
+class GraphState:
+    """What an engine remembers between two calls; opaque, made by the engine, never changed by it.
+
+    `returned` are the states that forward() itself would have returned, one for every argument that takes them.
+    """
+
+    __slots__ = ("batch", "call", "returned", "way")
+
+    def __init__(self, way: Way, batch: int, call: Call, returned: tuple[Any, ...]) -> None:
+        self.way, self.batch, self.call, self.returned = way, batch, call, returned
+
+
+class Way:
+    """One way to call forward(), ready to run."""
+
+    def __init__(self, program: Program, model: nn.Module, carried: tuple[str, ...]) -> None:
+        self.program = program
+        self.returned = len(carried) if returns_state(program, carried) else 0  # parts of the answer
+        self.stream: Stream = streamed(program, model)
+        self.prepared = Prepared(program, model, self.stream.special)
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.program.arguments)
+
+    def time_axis(self, node: Any) -> int | None:
+        """Where an argument or answer has time; rows of sequences and steps have it nowhere."""
+        names = list(map(str, node.shape)) if isinstance(node, Node) else []
+        return names.index(self.stream.time) if self.stream.time in names else None
+
+    def with_time(self, name: str, value: Any) -> Any:
+        """An argument of one step as a sequence of that step."""
+        axes = map(self.time_axis, leaves(self.program.arguments.get(name)))
+        return mapped(lambda leaf: with_axis(leaf, next(axes)), value)
+
+    def without_time(self, answer: Any) -> Any:
+        axes = map(self.time_axis, leaves(self.split(self.program.outputs)[0]))
+        return mapped(lambda leaf: without_axis(leaf, next(axes)), answer)
+
+    def split(self, answer: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The answer, and the states that forward() returns behind it."""
+        if not self.returned:
+            return answer, ()
+        left = answer[: len(answer) - self.returned]
+        return (left[0] if len(left) == 1 else left), tuple(answer[len(left) :])
+
+
+def graph_engine(model: nn.Module, refused: ChainError, **options: Any) -> Engine:
+    """An engine of the program; where that cannot be recorded, or has what no back end runs, the chain's reason."""
+    made: GraphEngine = object.__new__(GraphEngine)
+    try:
+        made.prepare(model, **options)
+    except (Refused, Unrunnable) as error:
+        raise refused from error
+    return made
+
+
+class GraphEngine(Engine):
+    """y, state = engine(*inputs): forward()'s arguments in its order or by name, its outputs in its structure.
+
+    Where forward() takes a state and returns it, `state` stands for both: `y, state = engine(x, state)`.
+    """
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        """Engine() has prepared it."""
+
+    def prepare(
+        self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None, example: Any = None
+    ) -> None:
+        check_threads(threads)
+        self.model, self.threads = model, threads
+        check_cpu_float32(self.model)
+        self.parameters = list(inspect.signature(self.model.forward).parameters)
+        self.ways = self._record(example)
+        self.learned: set[frozenset[str]] = set()  # ways that a call was an example of
+        self._remembered_state: GraphState | None = None
+
+    def _record(self, example: Any) -> list[Way]:
+        recorded = programs(self.model, example)
+        self.carried = carried_arguments(recorded)
+        return [Way(program, self.model, self.carried) for program in recorded]
+
+    def __call__(  # type: ignore[override]
+        self, *inputs: Any, state: Any = None, **named: Any
+    ) -> tuple[Any, GraphState]:
+        given, before = self._given(inputs, {**named, **({} if state is None else {"state": state})})
+        try:
+            way, arrays, letters = self._bound(given, before)
+        except ValueError:
+            if before is not None or not self._learn(given):
+                raise
+            way, arrays, letters = self._bound(given, before)
+        call = self._call(way, letters, before)
+        answer, returned = way.split(way.prepared.run(arrays, call))
+        after = GraphState(way, call.letters.get("B", 0), call, returned)
+        tensors = any(is_tensor(leaf) for leaf in leaves(list(given.values())))
+        return (mapped(as_tensor, answer) if tensors else answer), after
+
+    def _given(
+        self, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[dict[str, Any], GraphState | None]:
+        """Arguments by name, without those that are left out, and the state of an earlier call."""
+        states = [value for value in (*inputs, *named.values()) if isinstance(value, GraphState)]
+        if len(states) > 1:
+            raise TypeError(f"{len(states)} states were given; one holds all that an engine remembers.")
+        arrays = [value for value in inputs if not isinstance(value, GraphState)]
+        if len(arrays) > len(self.parameters):
+            raise TypeError(f"{len(arrays)} inputs were given; forward() takes {', '.join(self.parameters)}.")
+        given = dict(zip(self.parameters, arrays))
+        for name, value in named.items():
+            if isinstance(value, GraphState):
+                continue
+            if name not in self.parameters or name in given:
+                again = "is given twice" if name in given else "is no argument of forward()"
+                raise TypeError(f"{name} {again}; it takes {', '.join(self.parameters)}.")
+            given[name] = value
+        return {name: value for name, value in given.items() if value is not None}, next(iter(states), None)
+
+    def _bound(
+        self, given: Mapping[str, Any], before: GraphState | None
+    ) -> tuple[Way, dict[Node, Array], dict[str, int]]:
+        """The way that has these arguments, their arrays, and the sizes that they give."""
+        if before is None:
+            way = self._way(given)
+        else:
+            given = {**given, **dict(zip(self.carried, before.returned))}
+            way = before.way if not before.way.stream.refused else self._way(given)
+            self._check(before)
+        read = {name: value for name, value in given.items() if name in way.names}
+        arrays = bound(way.program, read)
+        return way, arrays, letters_of(arrays)
+
+    def _way(self, given: Mapping[str, Any]) -> Way:
+        """The way to call forward() that has these arguments."""
+        read = set.union(*(way.names for way in self.ways))
+        names = given.keys() & read
+        for way in self.ways:
+            if way.names == names:
+                return way
+        fewest = min(self.ways, key=lambda way: len(way.names - names))
+        missing = [name for name in self.parameters if name in fewest.names - names]
+        if missing:
+            raise TypeError(f"forward() needs {', '.join(missing)}.")
+        raise TypeError(
+            f"forward() could not be recorded with {', '.join(sorted(names))} given; "
+            f"it was with {', '.join(self.ways[0].program.arguments)}."
+        )
+
+    def _check(self, before: GraphState) -> None:
+        if before.way not in self.ways:
+            raise TypeError("state must be what an earlier call of this engine returned, or None.")
+        if before.way.stream.refused and not before.returned:
+            raise TypeError(f"state: {before.way.stream.refused}. Give whole sequences: engine(x).")
+
+    def _call(self, way: Way, letters: dict[str, int], before: GraphState | None) -> Call:
+        if before is None or way.stream.refused:
+            return Call(letters, self.threads)
+        if before.batch != letters.get("B", 0):
+            raise ValueError(
+                f"the state is of {counted(before.batch, 'sequence')}, the inputs of {letters.get('B', 0)}; "
+                "without a state, or after reset(), others begin."
+            )
+        steps = before.call.offset + before.call.letters[way.stream.time]
+        remembered = {node: before.call.after[node] for node in way.stream.remembering}
+        return Call(letters, self.threads, remembered, offset=steps)
+
+    def _learn(self, given: Mapping[str, Any]) -> bool:
+        """Recorded without an example, an argument may have been taken for one of other axes: the call is one."""
+        old = self._way(given)
+        names = frozenset(old.names)
+        if names in self.learned:
+            return False
+        self.learned.add(names)
+        gap = next((k for k, name in enumerate(self.parameters) if name not in given), len(given))
+        example = tuple(mapped(torch.as_tensor, given[name]) for name in self.parameters[:gap])
+        new = next((way for way in self._record(example) if way.names == names), old)
+        self.ways[self.ways.index(old)] = new
+        return new is not old
+
+    def step(self, *inputs: Any, **named: Any) -> Any:
+        """One time step, from the state that the step before left: inputs and answers without their time axis."""
+        before = self._remembered_state
+        given, _ = self._given(inputs, named)
+        way = self._way(given) if before is None else before.way
+        if way.stream.refused:
+            raise TypeError(f"step(): {way.stream.refused}. Give whole sequences: engine(x).")
+        longer = {name: way.with_time(name, value) for name, value in given.items()}
+        answer, self._remembered_state = self(**longer, state=before)
+        return way.without_time(answer)
+
+    def reset(self) -> None:
+        """Forget the state of step()."""
+        self._remembered_state = None
+
+    def zero_state(self, batch: int) -> Any:
+        """The state before the first piece is the one of a call without a state."""
+        raise TypeError("a graph of layers has no state of zeros; engine(x) begins without one.")
+
+
+def with_axis(value: Any, axis: int | None) -> Any:
+    if axis is None:
+        return value
+    return value.unsqueeze(axis) if is_tensor(value) else np.expand_dims(value, axis)
+
+
+def without_axis(value: Any, axis: int | None) -> Any:
+    return value if axis is None else value.squeeze(axis)
+
+
+def as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value

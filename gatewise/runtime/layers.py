@@ -1,0 +1,162 @@
+"""The layers of a program in the engine: small matrices, C kernels for recurrences, original widths outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from gatewise.compact import CompactCell, CompactRecurrent
+from gatewise.compact.compress import compact_recurrent
+from gatewise.compact.plan import RecurrentPlan
+from gatewise.nn.lookup import bias_of, cell_of, is_compact, matrix_of, places_of
+from gatewise.program import operations as ops
+from gatewise.readers.graph import block_name
+from gatewise.runtime.evaluate import embedding
+from gatewise.runtime.narrow import Floats, Narrower, Recurrence, Table, floats, integers
+from gatewise.runtime.stages import Lookup, make_network
+
+Array = NDArray[Any]
+Layer = Callable[[Array], Array]
+
+
+def spread(y: Array, places: Array, width: int) -> Array:  # (..., K) -> (..., width)
+    """Removed channels come back as zeros."""
+    if len(places) == width:
+        return y
+    whole = np.zeros((*y.shape[:-1], width), y.dtype)
+    whole[..., places] = y
+    return whole
+
+
+def linear(module: nn.Module) -> Layer:
+    if not is_compact(module):
+        return product(floats(matrix_of(module)), bias_of(module))
+    inputs, outputs = integers(module.inputs), integers(module.outputs)
+    small = product(floats(module.weight), module.bias)  # type: ignore[arg-type]
+    n_in, n_out = int(module.in_features), int(module.out_features)  # type: ignore[arg-type]
+    if len(inputs) == n_in:
+        return lambda x: spread(small(x), outputs, n_out)
+    return lambda x: spread(small(x[..., inputs]), outputs, n_out)
+
+
+def product(weight: Floats, bias: torch.Tensor | None) -> Layer:
+    columns = np.ascontiguousarray(weight.T)
+    if bias is None:
+        return lambda x: x @ columns
+    shift = floats(bias)
+    return lambda x: x @ columns + shift
+
+
+def lookup(module: nn.Module, name: str) -> Layer:
+    if not is_compact(module):
+        table = Table(embedding(module).astype(np.float32), None, int(module.num_embeddings))  # type: ignore[arg-type]
+        return named_lookup(Lookup(table), name)
+    words, width = int(module.num_embeddings), int(module.embedding_dim)  # type: ignore[arg-type]
+    weight, components = floats(module.weight), integers(module.components)
+    rows = None if len(weight) == words else integers(module.rows)
+    return named_lookup(Lookup(Table(spread(weight, components, width), rows, words)), name)
+
+
+def named_lookup(find: Lookup, name: str) -> Layer:
+    def vectors(ids: Array) -> Array:
+        try:
+            return find(ids)
+        except IndexError as error:
+            raise IndexError(f"{name}: {error}") from None
+
+    return vectors
+
+
+class Memory(NamedTuple):
+    """What a recurrence remembers: the kernels' own layout."""
+
+    parts: Floats
+    batch: int
+
+
+class RecurrentLayer:
+    """y, memory = layer(x, lengths, first, threads): a stack of one or two directions by the C kernels."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        stack = as_compact(module, name)
+        narrower = Narrower(stack.input_size)
+        narrower.recurrent(name, stack)
+        levels = [link for link in narrower.links if not isinstance(link, Table)]
+        self.name, self.hidden, self.both_ways = name, stack.hidden_size, stack.bidirectional
+        self.network = make_network(None, levels, None, stack.input_size, "", False, None)  # type: ignore[arg-type]
+        self.directions: list[Recurrence] = [r for level in levels for r in level.directions]  # type: ignore[union-attr]
+        top = self.directions[-stack.num_directions :]
+        self.places = np.concatenate([r.neurons + d * self.hidden for d, r in enumerate(top)])
+        self.width = self.hidden * stack.num_directions
+
+    def start(self, batch: int, first: list[Array]) -> Memory:  # first: each (L*D, B, H), or none: zeros
+        """The first states in the kernels' layout; what is given for removed neurons counts as zero."""
+        memory = np.zeros(batch * self.network.state_size, np.float32)
+        if first:
+            for place, (r, views) in enumerate(zip(self.directions, self.network.states(memory, batch))):
+                for part, view in zip(first, views):
+                    view[...] = part[place][:, r.neurons]
+                silent = r.state_scale == 0
+                views[0][...] = np.where(silent, 0, views[0] / np.where(silent, 1, r.state_scale))
+        return Memory(memory, batch)
+
+    def run(self, x: Array, memory: Memory, lengths: Array | None, threads: int) -> Array:
+        """(B, T, I) -> (B, T, D*H); the memory is overwritten."""
+        batch, steps = x.shape[:2]
+        x = np.require(x, np.float32, ["C", "A"])
+        y = np.empty((batch, steps, self.network.width), np.float32)
+        sizes = None if lengths is None else self.checked(lengths, steps)
+        self.network.run(x, memory.parts, y, steps, batch, True, sizes, threads)
+        return spread(y, self.places, self.width)
+
+    def checked(self, lengths: Array, steps: int) -> Array:
+        # A copy, then checks: another thread may write into the caller's array.
+        lengths = lengths.copy()
+        for wrong in np.flatnonzero((lengths < 1) | (lengths > steps))[:1]:
+            raise ValueError(
+                f"lengths of what {self.name or 'the model'} reads: sequence {wrong} has length {lengths[wrong]}, "
+                f"outside 1..{steps}."
+            )
+        return lengths.astype(np.int32)
+
+    def last(self, memory: Memory, part: str) -> Array:  # (L*D, B, H)
+        views = self.network.states(memory.parts, memory.batch)
+        states = np.zeros((len(views), memory.batch, self.hidden), np.float32)
+        for place, (r, own) in enumerate(zip(self.directions, views)):
+            value = own[0] * r.state_scale if part == "h" else own[1]
+            states[place][:, r.neurons] = value
+        return states
+
+
+def as_compact(module: nn.Module, name: str) -> CompactRecurrent:
+    """Layers that compress() left as they are, because forward() also reads their parameters, are whole ones."""
+    if not is_compact(module):
+        plans = {
+            block_name(module, name, *place): whole_plan(module, place[0]) for place in places_of(module)
+        }
+        module = compact_recurrent(name, module, plans)
+    if isinstance(module, CompactCell):
+        return module.as_layer()
+    assert isinstance(module, CompactRecurrent)
+    return module
+
+
+def whole_plan(module: nn.Module, layer: int) -> RecurrentPlan:
+    cell = cell_of(module)
+    assert cell is not None
+    hidden, directions = int(module.hidden_size), 2 if getattr(module, "bidirectional", False) else 1  # type: ignore[arg-type]
+    inputs = hidden * directions if layer else int(module.input_size)  # type: ignore[arg-type]
+    rows = torch.arange(cell.n_gates * hidden)
+    return RecurrentPlan(torch.arange(inputs), torch.arange(hidden), rows, rows, torch.arange(hidden))
+
+
+def plain_layer(op: ops.Operation, model: nn.Module) -> Layer | None:
+    """What runs an embedding or linear layer."""
+    if isinstance(op, ops.Embed):
+        return lookup(model.get_submodule(op.module), op.module)
+    return linear(model.get_submodule(op.module)) if isinstance(op, ops.Linear) else None
