@@ -54,7 +54,11 @@ class Front:
 
 def open_front(folder: Path, storage: str | None = None) -> Front:
     """From the storage of a sweep: the journal of its folder, or the database that the folder names."""
-    from gatewise.sweep.storage import open_storage, quiet_optuna
+    from gatewise.sweep.storage import need_optuna, opened
+
+    need_optuna()
+    import optuna
+
     from gatewise.sweep.studies import ABOUT, measures_of, read_about, study_name
 
     about = read_about(folder)
@@ -62,14 +66,11 @@ def open_front(folder: Path, storage: str | None = None) -> Front:
         raise SweepError(
             f"{folder}: has no {ABOUT}, so it is no folder of a sweep. `gatewise sweep` makes one."
         )
-    import optuna
-
-    with quiet_optuna():
-        opened = open_storage(storage or about["storage"], folder)
-        known = set(optuna.get_all_study_names(opened))
+    with opened(storage or about["storage"], folder) as kept:
+        known = set(optuna.get_all_study_names(kept))
         names = {kind: study_name(about["name"], kind) for kind in (SPARSE, DENSE)}
         studies = {
-            kind: optuna.load_study(study_name=n, storage=opened) for kind, n in names.items() if n in known
+            kind: optuna.load_study(study_name=n, storage=kept) for kind, n in names.items() if n in known
         }
         if SPARSE not in studies:
             raise SweepError(f"{folder}: the sweep {about['name']!r} has not begun in its storage.")

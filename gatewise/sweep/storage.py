@@ -38,29 +38,67 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def open_storage(url: str | None, folder: Path, heartbeat: int = HEARTBEAT) -> Any:
-    """Optuna's storage; a database that cannot be reached is one sentence, without its password."""
+@contextmanager
+def opened(url: str | None, folder: Path, heartbeat: int = HEARTBEAT) -> Iterator[Any]:
+    """Optuna's storage, and no word of its own; where a database fails, one sentence without its password."""
     need_optuna()
-    if url is None:
-        return open_journal(folder / JOURNAL)
+    with quiet_optuna():
+        if url is None:
+            yield open_journal(folder / JOURNAL)
+            return
+        storage = open_database(url, heartbeat)
+        try:
+            with answering(url):
+                yield storage
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def open_database(url: str, heartbeat: int) -> Any:
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import SQLAlchemyError
 
     parts = checked_url(url)
     options = {"connect_args": {"connect_timeout": CONNECT}, "pool_pre_ping": True}
     try:
-        with quiet_optuna():
-            return RDBStorage(
-                parts.render_as_string(hide_password=False),
-                engine_kwargs=options,
-                heartbeat_interval=heartbeat,
-                grace_period=2 * heartbeat,
-            )
+        return RDBStorage(
+            parts.render_as_string(hide_password=False),
+            engine_kwargs=options,
+            heartbeat_interval=heartbeat,
+            grace_period=2 * heartbeat,
+        )
     except (SQLAlchemyError, OSError, RuntimeError) as error:
         raise SweepError(
             f"{without_password(url)}: cannot be used for a sweep ({reason_of(error, parts.password)}). See that the "
             "server runs, and that address, user and password are right."
         ) from error
+
+
+@contextmanager
+def answering(url: str) -> Iterator[None]:
+    """A database that stops while a sweep runs is one sentence, too."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except Exception as error:
+        # Optuna, which cannot tell the end of a trial, then stumbles over a variable: the reason stands behind it.
+        kinds = (SQLAlchemyError, StorageInternalError)
+        behind = next((one for one in chain_of(error) if isinstance(one, kinds)), None)
+        if behind is None:
+            raise
+        raise SweepError(
+            f"{without_password(url)}: has gone ({reason_of(behind, checked_url(url).password)}). Run the same line "
+            "again when it is back: trials go on from their checkpoints."
+        ) from error
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def open_journal(path: Path) -> Any:
@@ -112,7 +150,7 @@ def without_password(url: str) -> str:
 
 def reason_of(error: BaseException, password: Any) -> str:
     """The first line of what the database said; never its password."""
-    while error.__cause__ is not None and type(error) is RuntimeError:
+    while error.__cause__ is not None and not hasattr(error, "orig"):
         error = error.__cause__
     said = str(getattr(error, "orig", None) or error).strip().splitlines()
     line = next((line.strip() for line in said if line.strip()), type(error).__name__)

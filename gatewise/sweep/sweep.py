@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from gatewise.sweep.journal import Alive
 from gatewise.sweep.plan import Plan
 from gatewise.sweep.space import SweepError
-from gatewise.sweep.storage import open_storage, quiet_optuna
+from gatewise.sweep.storage import opened
 from gatewise.sweep.studies import ABOUT, PLAN, join, read_about, refuse_other, write_about
 from gatewise.sweep.values import Measures
 from gatewise.sweep.worker import Say, Where, Worker
@@ -36,8 +38,8 @@ def sweep(setup: Setup, workers: int = 1, say: Say = print) -> None:
     if workers == 1:
         work(setup, say)
         return
-    with quiet_optuna():
-        begin(setup)  # what is wrong is said once, and no two workers measure the machine
+    with begun(setup):
+        pass  # what is wrong is said once, and no two workers measure the machine
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // workers)
     processes = [context.Process(target=work_alone, args=(setup, threads)) for _ in range(workers)]
@@ -56,18 +58,19 @@ def sweep(setup: Setup, workers: int = 1, say: Say = print) -> None:
         )
 
 
-def begin(setup: Setup) -> tuple[dict[str, Any], Measures]:
+@contextmanager
+def begun(setup: Setup) -> Iterator[tuple[dict[str, Any], Measures]]:
+    """The studies, and what judges their trials."""
     where = setup.where
-    storage = open_storage(setup.storage, where.folder, where.heartbeat)
-    joined = join(setup.plan, storage, where.data_dir)
-    write_about(where.folder, setup.plan, setup.storage)
-    return joined
+    with opened(setup.storage, where.folder, where.heartbeat) as storage:
+        joined = join(setup.plan, storage, where.data_dir)
+        write_about(where.folder, setup.plan, setup.storage)
+        yield joined
 
 
 def work(setup: Setup, say: Say) -> None:
     """The life of a worker."""
-    with quiet_optuna():
-        studies, measures = begin(setup)
+    with begun(setup) as (studies, measures):
         alive = Alive(setup.where.folder / "workers") if setup.storage is None else None
         try:
             Worker(setup.plan, studies, measures, setup.where, alive, say).work()

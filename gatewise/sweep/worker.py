@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,20 +105,14 @@ class Worker:
         return any(study.get_trials(deepcopy=False, states=states) for study in self.studies.values())
 
     def one_trial(self, kind: str) -> None:
-        done: list[int] = []
-        study = self.studies[kind]
-
-        def objective(trial: optuna.Trial) -> list[float]:
-            values = self.objective(kind, trial)
-            done.append(trial.number)
-            return values
-
+        ours = (Surplus, Diverged, RecipeError, Busy)
         try:
             with self.alone():
-                study.optimize(objective, n_trials=1, catch=(Surplus, Diverged, RecipeError, Busy))
-        except ValueError:
-            # Silent for too long, by a clock that stood still, say: another worker has the trial, and the result.
-            if not done or study.trials[done[0]].state != TrialState.FAIL:
+                self.studies[kind].optimize(partial(self.objective, kind), n_trials=1, catch=ours)
+        except ValueError as error:
+            # Optuna's own, of a trial that has ended: this worker was silent for too long, and another has taken it
+            # up, with the result that lies in the folder.
+            if type(error) is not ValueError:
                 raise
 
     def objective(self, kind: str, trial: optuna.Trial) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -41,15 +42,23 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "fsync=off"]
-        command = [programs / "postgres", "-D", data, "-p", str(self.port)]
+        self.command = [str(programs / "postgres"), "-D", str(data), "-p", str(self.port)]
         for setting in settings:
-            command += ["-c", setting]
-        self.process = subprocess.Popen(
-            list(map(str, command)), user=self.user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            cwd=self.folder,
-        )  # fmt: skip
-        self.wait()
+            self.command += ["-c", setting]
+        self.restart()
         return self
+
+    def restart(self) -> None:
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            self.command, user=self.user, stdout=nowhere, stderr=nowhere, cwd=self.folder
+        )
+        self.wait()
+
+    def stop(self) -> None:
+        """At once: it does not wait for those who are connected."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
 
     def run(self, command: list[Path | str]) -> None:
         subprocess.run(
@@ -73,6 +82,5 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.process.terminate()
-        self.process.wait()
+        self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)

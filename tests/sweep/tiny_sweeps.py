@@ -15,7 +15,7 @@ import optuna
 
 from gatewise.sweep.front import Front, Point, unbeaten
 from gatewise.sweep.plan import Plan, read_plan
-from gatewise.sweep.storage import open_storage, quiet_optuna
+from gatewise.sweep.storage import opened
 from gatewise.sweep.sweep import Setup, sweep
 from gatewise.sweep.worker import Where
 
@@ -86,9 +86,9 @@ def told(run_folder: Path) -> list[str]:
 
 
 def trials_of(out: Path, storage: str | None = None, kind: str = "sparse") -> list[optuna.trial.FrozenTrial]:
-    with quiet_optuna():
+    with opened(storage, out) as kept:
         name = "tiny" if kind == "sparse" else "tiny dense"
-        return optuna.load_study(study_name=name, storage=open_storage(storage, out)).get_trials()
+        return optuna.load_study(study_name=name, storage=kept).get_trials()
 
 
 def finished(trials: list[optuna.trial.FrozenTrial]) -> list[optuna.trial.FrozenTrial]:
