@@ -51,6 +51,24 @@ class LassoHandle:
         """Which units have a group: those that an earlier cut took away have none."""
         return self.sparsifier.there.to(like.device)
 
+    def followed_by(self, sparsifier: GroupLasso) -> LassoHandle:
+        """The same of what a cut has left: references and factors are those of before."""
+        if (
+            sparsifier.there.shape != self.sparsifier.there.shape
+            or sparsifier.levels != self.sparsifier.levels
+        ):
+            raise ValueError(
+                "The budget was made for other layers or levels than this GroupLasso has: make it for the same ones."
+            )
+        new, old_plan = LassoHandle(sparsifier), self.sparsifier.plan
+        if self.units.layers:
+            new.reference = self.reference
+        factors = torch.ones(len(sparsifier.there), device=old_plan.factors.device)
+        factors[self.there(factors)] = old_plan.factors
+        sparsifier.plan.factors = factors[new.there(factors)]
+        sparsifier.plan.l1_factor = old_plan.l1_factor
+        return new
+
     def capacity(self) -> tuple[int, int]:
         """Gates and neurons that there are."""
         gates, neurons = self.parts(self.sparsifier.there)

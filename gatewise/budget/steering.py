@@ -163,6 +163,13 @@ class Budget:
         if self.calls == self.steps:
             self.judge()
 
+    def follow(self, sparsifier: GroupLasso) -> None:
+        """Go on with the GroupLasso that was made after gatewise.shrink(); the budget stays one of all there was."""
+        if not isinstance(self.handle, LassoHandle) or not isinstance(sparsifier, GroupLasso):
+            raise ValueError("Only a budget of a GroupLasso can follow another one, after a cut.")
+        self.handle = self.handle.followed_by(sparsifier)
+        self.model, self.graph = sparsifier.model, find_readers(sparsifier.model, sparsifier.readers)
+
     @property
     def progress(self) -> float:
         return min(1.0, self.calls / self.steps)

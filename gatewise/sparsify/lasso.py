@@ -94,6 +94,7 @@ class GroupLasso:
         check_finite(model)
         self.model, self.levels, self.readers = model, levels, readers
         self.l1, self.group, self.threshold, self.update = l1, group, threshold, update
+        self._stored_as: dict[tuple[str, type], str] = {}  # names of parameters by matrix and kind of layer
         recurrent = chosen_modules(model, (), layers)
         graph = find_readers(model, readers)
         if levels != "W":
@@ -137,7 +138,10 @@ class GroupLasso:
         module, _, matrix = name.rpartition(".")
         try:
             layer = self.model.get_submodule(module)
-            return layer.get_parameter(stored(layer, matrix).name)
+            place = name, type(layer)
+            if place not in self._stored_as:  # once: of a compact layer its lines would be looked up, too
+                self._stored_as[place] = stored(layer, matrix).name
+            return layer.get_parameter(self._stored_as[place])
         except AttributeError as error:
             raise ValueError(
                 f"{name}: was there when this GroupLasso was made, but is not any more ({error}). Make it again, for "

@@ -386,7 +386,3 @@ def _check_shrinking(recipe: Recipe) -> None:
             f"{said}: what was cut does not come back, train.keep = 'best' may take an epoch before the cut. Set "
             "train.keep = 'last'."
         )
-    if recipe.budget.wanted():
-        raise RecipeError(
-            f"{said}: a budget counts the units of the whole network until it is met. Keep one of them."
-        )

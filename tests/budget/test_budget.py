@@ -294,3 +294,40 @@ def test_a_compact_network_gets_smaller() -> None:
     assert budget.found == budget.target == 27
     with torch.no_grad():
         torch.testing.assert_close(answer(gw.compress(small)(TEXT)), answer(small(TEXT)), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("levels", "wanted"),
+    [
+        ("W+G+N", {"gates": 16}),
+        ("W+N", {"neurons": 6}),
+        ("W+G+N", {"bytes": 0.7}),
+        ("W+G+N", {"weights": 0.4}),
+        ("W", {"weights": 0.4}),
+    ],
+)
+def test_a_budget_follows_a_cut(levels: str, wanted: dict[str, Any]) -> None:
+    """It is one of the whole network, met by what a cut in between left; who stayed is pushed as before."""
+    model, sparsifier, optimizer, budget = make("lasso", levels=levels, **wanted)
+    trained(model, sparsifier, optimizer, budget, last=90)
+    before = dict(zip(sparsifier.there.nonzero().flatten().tolist(), sparsifier.plan.factors.tolist()))
+    numbers = sum(p.numel() for p in model.parameters())
+    gw.shrink(model, optimizer)
+    if levels != "W":
+        assert sum(p.numel() for p in model.parameters()) < numbers
+    again = gw.GroupLasso(model, levels, l1=1e-5, group=sparsifier.group, threshold=1e-3)
+    budget.follow(again)
+    after = dict(zip(again.there.nonzero().flatten().tolist(), again.plan.factors.tolist()))
+    assert after == {unit: before[unit] for unit in after}
+    trained(model, again, optimizer, budget, first=90)  # would warn if it were not met
+    (asked,) = wanted.values()
+    assert budget.to_dict()["budget"] == (asked if isinstance(asked, int) else int(asked * budget.all))
+
+
+def test_only_the_same_groups_can_be_followed() -> None:
+    model, sparsifier, _, budget = make("lasso", gates=16)
+    with pytest.raises(ValueError, match="other layers or levels"):
+        budget.follow(gw.GroupLasso(model, "W+N", group=1e-3))
+    model, _, _, budget = make("bayes", gates=16)
+    with pytest.raises(ValueError, match="Only a budget of a GroupLasso"):
+        budget.follow(sparsifier)

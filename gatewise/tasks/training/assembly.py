@@ -113,10 +113,14 @@ def shrunk(recipe: Recipe, before: Assembly, device: torch.device, graph: bool) 
     """The same part of a run after a cut: other layers, and a sparsifier for them, with the optimiser of before."""
     feeds = before.feeds
     sparsifier = make_sparsifier(recipe, before.model, feeds.n_train, feeds.train.n_batches)
+    if before.budget is not None:
+        assert isinstance(sparsifier, GroupLasso)
+        before.budget.follow(sparsifier)
     optimizer = before.step.optimizer
-    return assembled(
+    made = assembled(
         before.model, sparsifier, before.objective, feeds, recipe.train, device, graph, optimizer
     )
+    return replace(made, budget=before.budget)
 
 
 def objective_of(recipe: Recipe, corpus: Corpus) -> Objective:
