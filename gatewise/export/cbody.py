@@ -34,8 +34,11 @@ class Body:
     helpers: dict[str, None] = field(default_factory=dict)  # in the order of their use
     includes: set[str] = field(default_factory=set)
     errors: set[str] = field(default_factory=set)  # BAD_INDEX, ...
+    checks: dict[str, int] = field(
+        default_factory=dict
+    )  # arguments of word ids, and how many words there are
     scratch: int = 0
-    kept: int = 0  # floats that stay from call to call
+    kept: list[int] = field(default_factory=list)  # floats that stay from call to call: s0, s1, ...
 
     def __post_init__(self) -> None:
         self.structs = Structs(self.arrays)
@@ -57,9 +60,9 @@ class Body:
         return name
 
     def remembered(self, floats: int) -> str:
-        """Memory that the next call finds as this one left it."""
-        self.kept += floats
-        return f"m->state + {self.kept - floats}"
+        """Memory that the next piece of a sequence finds as this one left it."""
+        self.kept.append(max(floats, 1))
+        return f"s{len(self.kept) - 1}"
 
     def room(self, shape: tuple[int, ...], kind: str = FLOAT) -> Value:
         return stored(self.buffer(product(shape), kind), shape, kind)

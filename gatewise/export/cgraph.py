@@ -9,8 +9,10 @@ from torch import nn
 from gatewise.export.cmodel import CModel
 from gatewise.export.cprogram import Function, write_function
 from gatewise.export.cprogramcheck import check_text, golden_text, main_text
-from gatewise.export.cprogramtext import buffers, call, header, source
+from gatewise.export.cprogramtext import buffers, call, counters, header, source
+from gatewise.export.cstream import Stream, Whole, streamed
 from gatewise.export.ctext import renamed
+from gatewise.export.golden import GOLDEN_STEPS
 from gatewise.export.goldenprogram import GoldenProgram
 from gatewise.export.measured import said
 from gatewise.program.graph import Program
@@ -22,7 +24,7 @@ LONGEST = 128  # of every size that a call chooses
 
 
 def program_model(
-    model: nn.Module, name: str, title: str, int8: bool, most: int, file_above: int, example: Any
+    model: nn.Module, name: str, title: str, int8: bool, block: int | None, file_above: int, example: Any
 ) -> tuple[CModel, tuple[float, float], str]:
     """The C of a compact model's forward(), how far it is from it, and on what that was measured.
 
@@ -31,8 +33,13 @@ def program_model(
     """
     check_cpu_float32(model)
     program = chosen(programs(model, example), example)
-    function = write_function(program, model, most, int8)
-    golden = GoldenProgram(program, model, most, int8, example)
+    try:
+        stream: Stream | None = streamed(program, model)
+    except Whole:
+        stream = None
+    most = block or (LONGEST if stream is None else 1)
+    function = write_function(program, model, most, int8, stream)
+    golden = GoldenProgram(program, model, most if stream is None else GOLDEN_STEPS, int8, example)
     steps = golden.letters.get("T", 1)
     measured_on = f"one random sequence of {counted(steps, 'step')}" if example is None else said(example)
     return written(function, golden, name, title, file_above), golden.errors(example), measured_on
@@ -60,7 +67,8 @@ def written(function: Function, golden: GoldenProgram, name: str, title: str, fi
         header=renamed(header(function, title, file), name),
         weight_file=file,
         flash_bytes=arrays.nbytes + structs.nbytes,
-        ram_bytes=4 * (sum(size for _, size in fields.values()) + (file is not None)),
+        ram_bytes=4
+        * (sum(size for _, size in fields.values()) + len(counters(function)) + (file is not None)),
         call=renamed(call(function), name),
         texts={path: renamed(text, name) for path, text in texts.items()},
     )

@@ -6,7 +6,7 @@ Values have the original widths: what a layer does not read is passed over, what
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ class Layers:
 
     model: nn.Module
     body: Body
+    inputs: Mapping[str, int]  # how many entries every argument has
     matrices: dict[tuple[int, int], tuple[str, PackedMatrix]] = field(
         default_factory=dict
     )  # by parameter, columns
@@ -64,9 +65,10 @@ class Layers:
         found = stored(body.buffer(given[0].count, INT), given[0].shape, INT)
         words = len(rows)
         row = "k" if weight.shape[0] == words else f"{self.rows(name, rows)}[k]"
+        checked = self.checked_before(given[0], words)
         body.say(*nest(found.shape, lambda at: [
             f"const int32_t k = {given[0].read(at)};",
-            body.require(f"k >= 0 && k < {words}", "BAD_WORD"),
+            *([] if checked else [body.require(f"k >= 0 && k < {words}", "BAD_WORD")]),
             f"{found.read(at)} = {row};",
         ]))  # fmt: skip
         n, dim = in_c(given[0].count), weight.shape[1]
@@ -76,6 +78,15 @@ class Layers:
         if not whole:
             self.widen(n, components, to, made, name)
         return made
+
+    def checked_before(self, ids: Value, words: int) -> bool:
+        """Whether ids are a whole argument: it is checked before anything is computed."""
+        name = ids.leaves[0].base
+        if not ids.in_memory or not same(self.inputs.get(name, 0), ids.count):
+            return False
+        self.body.checks[name] = min(self.body.checks.get(name, words), words)
+        self.body.errors.add("BAD_WORD")
+        return True
 
     def rows(self, name: str, rows: Ints) -> str:
         narrow = len(rows) <= np.iinfo(np.int16).max

@@ -17,8 +17,10 @@ from gatewise.export import calong, coperations
 from gatewise.export.cbody import C_KINDS, Body
 from gatewise.export.clayers import Layers
 from gatewise.export.coperations import shape_of
-from gatewise.export.csizes import letters_of
-from gatewise.export.cvalues import Value, copied, stored
+from gatewise.export.cpieces import piecewise
+from gatewise.export.csizes import letters_of, product
+from gatewise.export.cstream import Stream
+from gatewise.export.cvalues import Value, copied, indented, stored
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program
 
@@ -50,6 +52,11 @@ class Argument:
         shape = ", ".join(map(str, self.node.shape))
         return f"{self.name}: {self.node.kind} ({shape})"
 
+    @property
+    def width(self) -> int:
+        """Entries of one step, or of all where there is no time."""
+        return int(product([1 if letters_of(size) else size for size in self.value.shape]))
+
 
 @dataclass(frozen=True)
 class Function:
@@ -60,38 +67,39 @@ class Function:
     letters: tuple[str, ...]  # what a call says about sizes, besides B = 1
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
+    stream: Stream | None  # None: it reads whole sequences
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a call goes on where the last one ended; else it begins anew, perhaps with a state it is given."""
+        return self.stream is not None and not self.stream.explicit
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
         return (*self.inputs, *self.outputs)
 
 
-def write_function(program: Program, model: nn.Module, most: int, int8: bool) -> Function:
-    """The statements that compute all results of a program.
+def write_function(
+    program: Program, model: nn.Module, most: int, int8: bool, stream: Stream | None = None
+) -> Function:
+    """The statements that compute all results of a program, for sizes up to `most`.
 
     Raises:
         ValueError: an operation has no C; with the line of forward().
     """
     refuse_opaque(program)
     body = Body(most, int8)
-    layers = Layers(model, body)
     inputs, outputs = arguments(program)
+    layers = Layers(model, body, {argument.name: argument.value.count for argument in inputs})
     values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
     users = program.users()
-    needed = [node for node in order(program) if node not in values]
-    for node in needed:
-        values[node] = written(node, [values[source] for source in node.inputs], layers, users)
+    for node in (node for node in order(program) if node not in values):
+        values[node] = written(node, [values[source] for source in node.inputs], layers, users, stream)
     for argument in outputs:
-        body.say(
-            f"if ({argument.name})",
-            *(f"    {line}" for line in copied(argument.value, values[argument.node])),
-        )
-    letters = sorted(
-        {name for argument in inputs for size in argument.value.shape for name in letters_of(size)}
-    )
-    return Function(
-        program, body, tuple(sorted(letters, key=lambda name: (name != "T", name))), inputs, outputs
-    )
+        body.say(f"if ({argument.name})", *indented(copied(argument.value, values[argument.node])))
+    letters = {name for argument in inputs for size in argument.value.shape for name in letters_of(size)}
+    in_order = tuple(sorted(letters, key=lambda name: (name != "T", name)))
+    return Function(program, body, in_order, inputs, outputs, stream)
 
 
 def refuse_opaque(program: Program) -> None:
@@ -107,8 +115,11 @@ def order(program: Program) -> list[Node]:
     return Program(program.arguments, program.outputs).nodes
 
 
-def written(node: Node, given: list[Value], layers: Layers, users: dict[Node, list[Node]]) -> Value:
+def written(
+    node: Node, given: list[Value], layers: Layers, users: dict[Node, list[Node]], stream: Stream | None
+) -> Value:
     op, readers = node.op, users.get(node, [])
+    goes_on = stream is not None and stream.is_steps(node)
     try:
         if isinstance(op, ops.Embed):
             return layers.embed(node, given)
@@ -116,12 +127,16 @@ def written(node: Node, given: list[Value], layers: Layers, users: dict[Node, li
             return layers.linear(node, given)
         if isinstance(op, ops.Recurrent):
             wants_y = any(not isinstance(reader.op, ops.LastState) for reader in readers) or not readers
-            return layers.recurrent(node, given, wants_y, remembers=False)
+            return layers.recurrent(node, given, wants_y, remembers=goes_on)
         if isinstance(op, ops.LastState):
             return layers.last_state(node)
         if isinstance(op, ops.Parameter):
             return layers.parameter(op.tensor, shape_of(node), node.kind)
-        made = WRITE[type(op)](layers.body, op, node, given)
+        in_pieces = None if stream is None else piecewise(stream, node)
+        if in_pieces is not None:
+            made = in_pieces(layers.body, op, node, given)
+        else:
+            made = WRITE[type(op)](layers.body, op, node, given)
     except NotImplementedError as error:
         where = f"{node.line}: " if node.line else ""
         raise ValueError(f"{where}{op.name} {error} has no C; gw.accelerate(model) still runs it.") from error
@@ -152,7 +167,7 @@ def c_argument(name: str, taken: set[str]) -> str:
     found = re.sub(r"\W", "_", name)
     if not found or found[0].isdigit():
         found = f"y_{found}" if found else "y"
-    while found in RESERVED | taken or re.fullmatch(r"[vijk]\d+|n_\w+|p_\w+|length\d+|gw\w*|GW\w*", found):
+    while found in RESERVED | taken or re.fullmatch(r"[vsijk]\d+|n_\w+|p_\w+|length\d+|gw\w*|GW\w*", found):
         found += "_"
     taken.add(found)
     return found

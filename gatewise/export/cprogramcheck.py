@@ -31,16 +31,20 @@ def as_stored(array: np.ndarray) -> np.ndarray:
 def check_text(function: Function, golden: GoldenProgram) -> str:
     counts = {a.name: array.size for a, array in zip(function.outputs, golden.expected)}
     empty = call(function, "run", ["0"] * len(function.letters)) + " != MODEL_BAD_STEPS"
+    clear = "".join(f"    memset({a.name}, 0xff, sizeof {a.name});\n" for a in function.outputs)
+    compare = "".join(f"    failed |= {compared(a, counts[a.name])};\n" for a in function.outputs)
+    again = filled(steps_text(function), CLEAR=clear, COMPARE=compare) if function.goes_on else ""
     return filled(
         CHECK,
         ARRAYS="".join(
             f"static {C_KINDS[a.node.kind]} {a.name}[{counts[a.name]}];\n" for a in function.outputs
         ),
-        CLEAR="".join(f"    memset({a.name}, 0xff, sizeof {a.name});\n" for a in function.outputs),
+        CLEAR=clear,
         CALL=call(function, "run", [f"GOLDEN_{letter}" for letter in function.letters]),
         NOTHING=empty if function.letters else "0",
-        COMPARE="".join(f"    failed |= {compared(a, counts[a.name])};\n" for a in function.outputs),
+        COMPARE=compare,
         DIFFERS=DIFFERS if any(a.node.kind == "float" for a in function.outputs) else "",
+        STEPS=again,
         OTHERS=OTHERS if any(a.node.kind != "float" for a in function.outputs) else "",
     )
 
@@ -48,6 +52,17 @@ def check_text(function: Function, golden: GoldenProgram) -> str:
 def call(function: Function, name: str, sizes: list[str]) -> str:
     given = [f"golden_{a.name}" for a in function.inputs]
     return f"model_{name}({', '.join(['&a', *sizes, *given, *(a.name for a in function.outputs)])})"
+
+
+def steps_text(function: Function) -> str:
+    """The sequence once more, step by step."""
+    assert function.stream is not None
+    parts = ["&a"]
+    for a in function.arguments:
+        name = f"golden_{a.name}" if a.reads else a.name
+        every = function.stream.flows[a.node].kind == "steps"
+        parts.append(f"{name} + t * {a.width}" if every else name)
+    return filled(STEPS, STEPS=f"GOLDEN_{function.stream.time}", CALL=", ".join(parts))
 
 
 def compared(a: Argument, n: int) -> str:
@@ -97,6 +112,11 @@ static int unequal(const char *what, const int32_t *got, const int32_t *want, in
 
 """
 
+STEPS = """\
+    model_reset(&a);
+@CLEAR@    for (int t = 0; t < @STEPS@; t++) failed |= model_step(@CALL@) != MODEL_OK;
+@COMPARE@"""
+
 BEGIN = """\
 /* Nothing may depend on what memory holds before. */
 static int begin(model_state *m) {
@@ -137,7 +157,7 @@ int main(void) {
         return 2;
     }
 @CLEAR@    failed |= @CALL@ != MODEL_OK;
-@COMPARE@    failed |= @NOTHING@;
+@COMPARE@@STEPS@    failed |= @NOTHING@;
     puts(failed ? "FAILED" : "passed");
     return failed;
 }

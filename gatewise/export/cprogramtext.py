@@ -7,7 +7,7 @@ import re
 from gatewise.export import cfunctions
 from gatewise.export.cbody import placed
 from gatewise.export.cprogram import Function
-from gatewise.export.csizes import variable
+from gatewise.export.csizes import in_c, variable
 from gatewise.export.ctext import LOAD_ERRORS, LOAD_PROTOTYPE, filled, loader
 
 ERRORS = {
@@ -100,7 +100,16 @@ def source(function: Function, title: str, file: bytes | None) -> str:
         kind, _size = body.buffers[name]
         pool = "memory" if kind == "float" else "numbers"
         pointers.append(f"{kind} *const {name} = m->{pool}{f' + {place}' if place else ''};")
+    offset = 0
+    for k, floats in enumerate(body.kept):
+        pointers.append(f"float *const s{k} = m->state{f' + {offset}' if offset else ''};")
+        offset += floats
     lines = [line for statement in body.statements for line in statement]
+    if counts_steps(function):
+        pointers.insert(0, f"const int32_t {variable('D')} = m->done;")
+        lines.append(f"m->done += {variable(function.letters[0])};")
+    if function.stream is not None:
+        lines.append("m->begun = 1;")
     text = "".join(
         f"    {line}\n" for line in (*pointers, *lines, *unused(function, "\n".join((*pointers, *lines))))
     )
@@ -115,9 +124,48 @@ def source(function: Function, title: str, file: bytes | None) -> str:
         GIVEN=given(function),
         BODY=text,
         LOADER=loader(file) if file else "",
+        RESET=reset(function),
         CHECKS=checks(function, loaded),
-        CALL=given_to(function, "m"),
+        RUN=f"    return compute({given_to(function, 'm')});\n" if function.stream is None else run(function),
+        STEP=step(function, "{ return model_run(" + step_call(function) + "); }") if function.goes_on else "",
     )
+
+
+def counts_steps(function: Function) -> bool:
+    """Whether a value is numbered by its step."""
+    text = "\n".join(line for statement in function.body.statements for line in statement)
+    return bool(re.search(rf"\b{variable('D')}\b", text))
+
+
+def reset(function: Function) -> str:
+    lines = ["m->begun = 0;"] if function.stream else ["(void)m;"]
+    lines += ["m->done = 0;"] if counts_steps(function) else []
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def run(function: Function) -> str:
+    """Pieces of MODEL_BLOCK steps; answers of a whole sequence come with the last."""
+    assert function.stream is not None
+    steps = variable(function.stream.time)
+    parts = ["m", "n"]
+    for a in function.arguments:
+        flow = function.stream.flows[a.node]
+        if flow.kind == "steps":
+            place = f"{a.name} + (size_t)t * {a.width}"
+            parts.append(place if a.reads else f"{a.name} ? {place} : NULL")
+        else:
+            parts.append(a.name if a.reads else f"t + n < {steps} ? NULL : {a.name}")
+    begin = "    model_reset(m);\n" if function.stream.explicit else ""
+    return begin + filled(PIECES, STEPS=steps, CALL=", ".join(parts))
+
+
+def step(function: Function, end: str) -> str:
+    given = ", ".join(["model_state *m", *(a.declared for a in function.arguments)])
+    return f"\nint model_step({given}){' ' if end != ';' else ''}{end}\n"
+
+
+def step_call(function: Function) -> str:
+    return ", ".join(["m", "1", *(a.name for a in function.arguments)])
 
 
 def helper(name: str) -> str:
@@ -150,7 +198,13 @@ def checks(function: Function, loaded: bool) -> str:
     lines = ["if (!m->weights) return MODEL_NOT_LOADED;"] if loaded else []
     for letter in function.letters:
         name = variable(letter)
-        lines.append(f"if ({name} < 1 || {name} > MODEL_BLOCK) return MODEL_BAD_STEPS;")
+        most = f" || {name} > MODEL_BLOCK" if function.stream is None else ""
+        lines.append(f"if ({name} < 1{most}) return MODEL_BAD_STEPS;")
+    for a in function.inputs:
+        if a.name in function.body.checks:
+            loop = f"for (int32_t k = 0; k < {in_c(a.value.count)}; k++)"
+            wrong = f"{a.name}[k] < 0 || {a.name}[k] >= {function.body.checks[a.name]}"
+            lines += [loop, f"    if ({wrong}) return MODEL_BAD_WORD;"]
     return "".join(f"    {line}\n" for line in lines)
 
 
@@ -158,13 +212,22 @@ def buffers(function: Function) -> dict[str, tuple[str, int]]:
     """Fields of the state struct: name -> type, entries."""
     _, sizes = placed(function.body)
     found = {"memory": ("float", sizes["memory"]), "numbers": ("int32_t", sizes["numbers"])}
-    found |= {"scratch": ("float", max(function.body.scratch, 1)), "state": ("float", function.body.kept)}
+    found |= {
+        "scratch": ("float", max(function.body.scratch, 1)),
+        "state": ("float", sum(function.body.kept)),
+    }
     return {name: field for name, field in found.items() if field[1]}
+
+
+def counters(function: Function) -> list[str]:
+    """Whether a sequence has begun, and how many steps it has had."""
+    return ["begun"] * (function.stream is not None) + ["done"] * counts_steps(function)
 
 
 def header(function: Function, title: str, file: bytes | None) -> str:
     """NAME.h."""
     fields = [f"{kind} {name}[{size}];" for name, (kind, size) in buffers(function).items()]
+    fields += [f"int32_t {name};" for name in counters(function)]
     fields = ["const unsigned char *weights;", *fields] if file else fields
     errors = {"BAD_STEPS", *function.body.errors}
     return filled(
@@ -182,8 +245,31 @@ def header(function: Function, title: str, file: bytes | None) -> str:
         OUTPUTS="".join(f" *   {a.said}\n" for a in function.outputs),
         SIZES="".join(f" *   {variable(letter)}: {letter}\n" for letter in function.letters),
         GIVEN=given(function),
+        STREAMS=int(function.goes_on),
+        LONGEST="steps computed at a time"
+        if function.stream
+        else "the largest size of every axis that a call chooses",
+        BEGINS="begins." if function.goes_on else "begins, as every call of model_run() does.",
+        SEQUENCE="Goes on from where the last call ended: a piece" if function.goes_on else "forward()",
+        FINAL=FINAL if function.goes_on else "",
+        STEP="\n/* One step: the same as model_run() with one. */" + step(function, ";")
+        if function.goes_on
+        else "",
     )
 
+
+PIECES = """\
+    for (int32_t t = 0; t < @STEPS@; t += MODEL_BLOCK) {
+        const int32_t n = @STEPS@ - t < MODEL_BLOCK ? @STEPS@ - t : MODEL_BLOCK;
+        const int status = compute(@CALL@);
+        if (status != MODEL_OK) return status;
+    }
+    return MODEL_OK;
+"""
+
+FINAL = """\
+ * What forward() says of a whole sequence is said as if it ended here.
+"""
 
 SOURCE = """\
 /* @TITLE@ */
@@ -199,12 +285,12 @@ SOURCE = """\
 @BODY@    return MODEL_OK;
 }
 
-@LOADER@void model_reset(model_state *m) { (void)m; }
+@LOADER@void model_reset(model_state *m) {
+@RESET@}
 
 int model_run(@GIVEN@) {
-@CHECKS@    return compute(@CALL@);
-}
-"""
+@CHECKS@@RUN@}
+@STEP@"""
 
 HEADER = """\
 /* @TITLE@ */
@@ -218,8 +304,8 @@ HEADER = """\
 extern "C" {
 #endif
 
-#define MODEL_STREAMS 0 /* 1: there is model_step() */
-#define MODEL_BLOCK @BLOCK@ /* the largest size of every axis that a call chooses */
+#define MODEL_STREAMS @STREAMS@ /* 1: there is model_step() */
+#define MODEL_BLOCK @BLOCK@ /* @LONGEST@ */
 @WEIGHT_BYTES@
 enum {
     MODEL_OK = 0,
@@ -229,15 +315,15 @@ enum {
 typedef struct {
 @FIELDS@} model_state;
 
-@LOAD@/* A new sequence begins, as every call of model_run() does. */
+@LOAD@/* A new sequence @BEGINS@ */
 void model_reset(model_state *m);
 
-/* forward() of one sequence, B = 1; everything row by row, int and bool as int32_t.
+/* @SEQUENCE@ of one sequence, B = 1; everything row by row, int and bool as int32_t.
  *
 @SIZES@@INPUTS@ * Answers, where their pointer is not NULL:
-@OUTPUTS@ * Returns MODEL_OK, or why nothing was computed. */
+@OUTPUTS@@FINAL@ * Returns MODEL_OK, or why nothing was computed. */
 int model_run(@GIVEN@);
-
+@STEP@
 #ifdef __cplusplus
 }
 #endif

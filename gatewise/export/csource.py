@@ -117,9 +117,7 @@ def to_c(
     except ChainError as refusal:
         check_unfolded(fold_embedding)
         try:
-            written, errors, measured_on = program_model(
-                model, name, title, int8, block or LONGEST, file_above, example
-            )
+            written, errors, measured_on = program_model(model, name, title, int8, block, file_above, example)
         except Refused as error:
             raise ChainError(f"{error}; gw.accelerate(model) still runs it.") from refusal
     report = CSource(

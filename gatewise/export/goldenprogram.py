@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear
+from gatewise.export.golden import GOLDEN_STEPS
 from gatewise.export.reference import as_read
 from gatewise.nn.lookup import evaluating
 from gatewise.program import operations as ops
@@ -22,7 +23,6 @@ from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.evaluate import evaluate
 
 Array = NDArray[Any]
-STEPS = 12
 MOVED = (ops.Reshape, ops.Permute, ops.Slice, ops.Expand, ops.Concat, ops.Flip, ops.Pad, ops.Cast)
 OTHERWISE = "forward() gives something else than what was recorded of it."
 
@@ -82,7 +82,7 @@ def candidates(program: Program, model: nn.Module, most: int, example: Any) -> I
     """Arguments of one sequence: vectors and ids at random, and for other whole numbers what may be a length."""
     free = [size for node in program.inputs for size in node.shape if isinstance(size, Size)]
     names = frozenset[str]().union(*(size.letters for size in free))
-    usual = {"T": STEPS, "S": STEPS - 3}
+    usual = {"T": GOLDEN_STEPS, "S": GOLDEN_STEPS - 3}
     sizes = {name: min(most, usual.get(name, 1)) for name in names} | {"B": 1}
     fits = all(at(size, sizes) > 0 for size in free)
     for other in (sizes.get("T", 1), 1, 0) if fits else ():

@@ -13,6 +13,7 @@ from everyday import EVERYDAY, REFUSED, thinned
 from torch import nn
 
 import gatewise as gw
+from gatewise.export.coperations import shape_of
 from gatewise.export.goldenprogram import answers, from_example, rounded_layers
 from gatewise.runtime.narrow import ChainError
 
@@ -42,10 +43,12 @@ def one_by_one(given: dict[Any, Any], batch: int) -> list[dict[Any, Any]]:
     return [{node: alone(node, tensor, b) for node, tensor in given.items()} for b in range(batch)]
 
 
-@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize(("weights", "block"), [("float32", None), ("int8", 9)])
 @pytest.mark.parametrize("name", EVERYDAY)
 @pytest.mark.usefixtures("no_chains")
-def test_everyday_models(name: str, weights: str, kernels: list[Path], tmp_path: Path) -> None:
+def test_everyday_models(
+    name: str, weights: str, block: int | None, kernels: list[Path], tmp_path: Path
+) -> None:
     """Every sequence of the batch answers as forward() does, with int8 as with weights rounded to it."""
     model, inputs = EVERYDAY[name]()
     small = gw.compress(thinned(model))
@@ -53,13 +56,59 @@ def test_everyday_models(name: str, weights: str, kernels: list[Path], tmp_path:
         with pytest.raises(ChainError, match=REFUSED["c"][name]):
             gw.export.to_c(small, tmp_path / "m", example=inputs)
         return
-    compiled = CompiledProgram(small, tmp_path, kernels, inputs, weights=weights, block=9)
+    compiled = CompiledProgram(small, tmp_path, kernels, inputs, weights=weights, block=block)
     measure = rounded_layers(small) if weights == "int8" else small
     given = from_example(compiled.program, small, inputs)
     for one in one_by_one(given, batch=2):
         expected = answers(compiled.program, measure, one)
-        for got, wanted in zip(compiled.run(one, expected), expected, strict=True):
-            np.testing.assert_allclose(got, wanted, **CLOSE)
+        agree(compiled.run(compiled.instance(), one, expected), expected)
+        if compiled.streams:
+            state = compiled.instance()
+            for done, piece in pieces(one):
+                so_far = answers(compiled.program, measure, upto(one, done))
+                agree(compiled.run(state, piece, last_steps(compiled.program, so_far, piece)), so_far)
+
+
+def agree(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    """Of a piece, its steps are the last ones of the whole."""
+    for got, whole in zip(found, wanted, strict=True):
+        axes = tuple(slice(full - own, full) for own, full in zip(got.shape, whole.shape))
+        np.testing.assert_allclose(got, whole[axes], **CLOSE)
+
+
+def time_axes(node: Any) -> list[int]:
+    return [k for k, size in enumerate(shape_of(node)) if str(size) == "T"]
+
+
+def steps_of(given: dict[Any, Any]) -> int:
+    (steps,) = {tensor.shape[axis] for node, tensor in given.items() for axis in time_axes(node)}
+    return int(steps)
+
+
+def upto(given: dict[Any, Any], end: int, begin: int = 0) -> dict[Any, Any]:
+    """Steps begin to end of all that has steps."""
+    found = {}
+    for node, tensor in given.items():
+        for axis in time_axes(node):
+            tensor = tensor.narrow(axis, begin, end - begin)
+        found[node] = tensor
+    return found
+
+
+def pieces(given: dict[Any, Any]) -> list[tuple[int, dict[Any, Any]]]:
+    """One step, then two, then the rest; with how many there were by then."""
+    ends = [1, 3, steps_of(given)]
+    return [(end, upto(given, end, begin)) for begin, end in zip([0, *ends], ends)]
+
+
+def last_steps(program: Any, so_far: list[np.ndarray], piece: dict[Any, Any]) -> list[np.ndarray]:
+    """Arrays of the shapes that the answers to a piece have."""
+    found = []
+    for node, array in zip(program.results, so_far, strict=True):
+        for axis in time_axes(node):
+            array = array.take(range(array.shape[axis] - steps_of(piece), array.shape[axis]), axis)
+        found.append(array)
+    return found
 
 
 @pytest.mark.parametrize(("name", "options"), [
@@ -104,3 +153,10 @@ def test_what_cannot_be_written_is_refused_with_its_line(tmp_path: Path) -> None
     model, _ = EVERYDAY["two heads"]()
     with pytest.raises(ValueError, match=r"fold_embedding=True: the model is no chain"):
         gw.export.to_c(model, tmp_path / "m", fold_embedding=True)
+
+
+@pytest.mark.parametrize("name", ["causal convolution", "adaptive mean", "shifted by one", "positions", "masked mean"])
+def test_what_a_stream_remembers(name: str, kernels: list[Path], tmp_path: Path) -> None:
+    """Windows that look back, running means and numbers of steps go on from piece to piece."""
+    model, inputs = EVERYDAY[name]()
+    assert CompiledProgram(gw.compress(model), tmp_path, kernels, inputs).streams
