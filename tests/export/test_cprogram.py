@@ -155,7 +155,9 @@ def test_what_cannot_be_written_is_refused_with_its_line(tmp_path: Path) -> None
         gw.export.to_c(model, tmp_path / "m", fold_embedding=True)
 
 
-@pytest.mark.parametrize("name", ["causal convolution", "adaptive mean", "shifted by one", "positions", "masked mean"])
+@pytest.mark.parametrize(
+    "name", ["causal convolution", "adaptive mean", "shifted by one", "positions", "masked mean"]
+)
 def test_what_a_stream_remembers(name: str, kernels: list[Path], tmp_path: Path) -> None:
     """Windows that look back, running means and numbers of steps go on from piece to piece."""
     model, inputs = EVERYDAY[name]()
