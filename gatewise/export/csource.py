@@ -84,8 +84,8 @@ def to_c(
 ) -> CSource:
     """Write a compact model, or any model after compress(), as C source; whole or not at all.
 
-    A chain of layers is a function of x and y. Any other forward() is one with an argument for every input and output;
-    where its maths allows it can be fed in pieces, else it takes whole sequences.
+    A chain of layers is a function of x and y. Any other forward() is one with an argument for every input and
+    output; where its maths allows it can be fed in pieces, else it takes whole sequences.
 
     Args:
         name: of the files, and the beginning of every function: NAME_reset, NAME_step, NAME_run.
