@@ -68,8 +68,13 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
 def compacted(model: nn.Module) -> nn.Module:
     """The model itself if all its layers are compact, else compress(model): one new layer is reason enough."""
     layers = {block.module for block in find_blocks(model).values()}
-    done = layers and all(getattr(model.get_submodule(name), "is_compact", False) for name in layers)
-    return model if done else compress(model)
+    compact = [getattr(model.get_submodule(name), "is_compact", False) for name in layers]
+    if compact and all(compact):
+        return model
+    with warnings.catch_warnings():
+        if any(compact):
+            warnings.simplefilter("ignore")  # what stays as it is was named when the model was cut
+        return compress(model)
 
 
 def copied(model: nn.Module) -> nn.Module:

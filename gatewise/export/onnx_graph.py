@@ -8,22 +8,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise import __version__
+
 
 class Graph:
-    """Nodes and constants with names of their own, in one version of ONNX's operators."""
+    """Nodes and constants with names of their own, in one version of ONNX's operators; what is equal, once."""
 
     def __init__(self, opset: int) -> None:
         from onnx import TensorProto, helper, numpy_helper
 
         self.opset, self.helper, self.to_tensor = opset, helper, numpy_helper.from_array
         self.int32, self.int64, self.float32 = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
+        self.bool = TensorProto.BOOL
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self.made: dict[tuple[str, tuple[str, ...], str], str] = {}
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        (name,) = self.add_many(operator, inputs, [True], **attributes)
-        return name
+        key = (operator, inputs, str(attributes))
+        if key not in self.made:
+            (self.made[key],) = self.add_many(operator, inputs, [True], **attributes)
+        return self.made[key]
 
     def add_many(
         self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
@@ -40,6 +46,14 @@ class Graph:
             return self.add(operator, x, axes=list(axes), keepdims=keepdims)
         return self.add(operator, x, self.integers(*axes), keepdims=keepdims)
 
+    def transposed(self, x: str, *order: int) -> str:
+        """Axis k of the answer is axis order[k] of x. Two in a row are one, or none."""
+        made = next((node for node in self.nodes if x in node.output), None)
+        if made is not None and made.op_type == "Transpose":
+            (before,) = made.attribute
+            x, order = made.input[0], tuple(before.ints[k] for k in order)
+        return x if order == tuple(range(len(order))) else self.add("Transpose", x, perm=list(order))
+
     def constant(self, array: NDArray[Any]) -> str:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
@@ -50,10 +64,48 @@ class Graph:
     def integers(self, *numbers: int) -> str:
         return self.constant(np.array(numbers, np.int64))
 
-    def rename(self, old: str, new: str) -> None:
+    def number(self, value: float) -> str:
+        return self.constant(np.array(value, np.float32))
+
+    def integer(self, value: int) -> str:
+        return self.constant(np.array(value, np.int64))
+
+    def count(self, n: str) -> str:  # (1,) -> (n,)
+        """0, 1, ... n - 1"""
+        return self.add("Range", self.integer(0), self.add("Squeeze", n), self.integer(1))
+
+    def model(self, inputs: Sequence[Any], outputs: Sequence[Any], tensors: Sequence[str]) -> Any:
+        """The graph with what goes in and comes out, and which tensors these outputs are."""
+        self.publish([value.name for value in outputs], tensors)
+        graph = self.helper.make_graph(self.nodes, "gatewise", inputs, outputs, self.constants)
+        version = [self.helper.make_opsetid("", self.opset)]
+        return self.helper.make_model(
+            graph,
+            opset_imports=version,
+            ir_version=self.helper.find_min_ir_version_for(version),
+            producer_name="gatewise",
+            producer_version=__version__,
+        )
+
+    def publish(self, names: Sequence[str], tensors: Sequence[str]) -> None:
+        """Give tensors the names of outputs, or copies of them that have one already, and drop what none needs."""
+        own = {name for node in self.nodes for name in node.output}
+        public: dict[str, str] = {}
+        for name, tensor in zip(names, tensors):
+            if tensor in own and tensor not in public:
+                public[tensor] = name
+            else:
+                self.nodes.append(self.helper.make_node("Identity", [tensor], [name]))
         for node in self.nodes:
-            for names in (node.input, node.output):
-                names[:] = [new if name == old else name for name in names]
+            for listed in (node.input, node.output):
+                listed[:] = [public.get(name, name) for name in listed]
+        needed, nodes = set(names), []
+        for node in reversed(self.nodes):
+            if needed & set(node.output):
+                needed.update(node.input)
+                nodes.append(node)
+        self.nodes = nodes[::-1]
+        self.constants = [constant for constant in self.constants if constant.name in needed]
 
 
 class TimeAxis:
@@ -68,9 +120,9 @@ class TimeAxis:
     def last(self, x: str) -> str:  # (T, B, C) -> (B, C)
         graph = self.graph
         if not self.lengths:
-            return graph.add("Gather", x, graph.constant(np.array(-1, np.int64)), axis=0)
+            return graph.add("Gather", x, graph.integer(-1), axis=0)
         ends = graph.add("Sub", self.lengths, graph.integers(1))
-        batch = self.count(graph.add("Shape", self.lengths))
+        batch = graph.count(graph.add("Shape", self.lengths))
         pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
         return graph.add("GatherND", x, graph.add("Concat", *pairs, axis=1))
 
@@ -81,7 +133,7 @@ class TimeAxis:
             return self.reduce(f"Reduce{name.title()}", x)
         at_least_one = graph.add("Max", self.lengths, graph.integers(1))
         lengths = graph.add("Unsqueeze", at_least_one, graph.integers(1))  # (B, 1)
-        steps = self.count(graph.add("Shape", x, start=0, end=1))
+        steps = graph.count(graph.add("Shape", x, start=0, end=1))
         inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1, 2)), lengths)  # (T, B, 1)
         outside = graph.constant(np.array(-np.inf if name == "max" else 0, np.float32))
         own = graph.add("Where", inside, x, outside)
@@ -100,11 +152,6 @@ class TimeAxis:
     def reduce(self, operator: str, x: str) -> str:
         return self.graph.over(operator, x, 0, keepdims=0)
 
-    def count(self, n: str) -> str:  # (1,) -> (n,)
-        """0, 1, ... n - 1"""
-        zero, one = (self.graph.constant(np.array(k, np.int64)) for k in (0, 1))
-        return self.graph.add("Range", zero, self.graph.add("Squeeze", n), one)
-
 
 def not_empty(graph: Graph, lengths: str) -> str:  # (B) -> (B)
     """Lengths of at least 1."""
@@ -116,7 +163,7 @@ def text_lengths(graph: Graph, ids: str, pad: int) -> str:  # (T, B) -> (B)
     """How many words there are before the padding, which must be behind them all."""
     words = graph.add("Not", graph.add("Equal", ids, graph.integers(pad)))
     counts = graph.over("ReduceSum", graph.add("Cast", words, to=graph.int64), 0, keepdims=0)
-    steps = TimeAxis(graph, "").count(graph.add("Shape", ids, start=0, end=1))
+    steps = graph.count(graph.add("Shape", ids, start=0, end=1))
     inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1)), counts)
     moved = graph.add("Cast", graph.add("Xor", words, inside), to=graph.int64)
     empty = graph.add("Cast", graph.add("Equal", counts, graph.integers(0)), to=graph.int64)

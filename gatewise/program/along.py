@@ -152,7 +152,9 @@ def norm(
 
 
 @rule("normalize")
-def normalize(recorder: Recorder, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Recorded:
+def normalize(
+    recorder: Recorder, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any
+) -> Recorded:
     length = reduced(recorder, "norm", x, dim, True, (number(p),))
     return combine(recorder, "div", x, clamp(recorder, length, eps))
 

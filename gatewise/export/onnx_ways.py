@@ -1,0 +1,114 @@
+"""Which way to call forward() an ONNX graph has, and what it takes and gives beside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from gatewise.nn.lookup import cell_of, places_of
+from gatewise.program.graph import INT, Node, Program, mapped
+from gatewise.program.operations import Embed, Input, LastState, Recurrent
+
+
+def chosen(found: Sequence[Program], states: bool | None, lengths: bool | None) -> Program:
+    """The first way that takes states and lengths as asked; unasked, states where forward() returns them."""
+    takes = any(map(returned_states, found)) if states is None else states
+    wanted = [p for p in found if bool(state_arguments(p)) == takes] or (found if states is not False else [])
+    if not wanted:
+        (name, *_) = state_arguments(found[0])
+        raise ValueError(f"states=False: forward() takes {name!r} in every call.")
+    with_them = [p for p in wanted if length_arguments(p)]
+    if lengths and not with_them:
+        raise ValueError(
+            "lengths=True: forward() takes no lengths; only a chain of layers is padded beside it."
+        )
+    if lengths is False and len(with_them) == len(wanted):
+        (name, *_) = length_arguments(wanted[0])
+        raise ValueError(f"lengths=False: forward() takes {name!r} in every call.")
+    if lengths is None:
+        return wanted[0]
+    return next(p for p in wanted if bool(length_arguments(p)) == lengths)
+
+
+def returned_states(program: Program) -> list[Node]:
+    """Last states among several results, whole or in part."""
+    if len(program.results) == 1:
+        return []
+    return [node for node in program.results if any(isinstance(n.op, LastState) for n in moved_from(node))]
+
+
+def state_arguments(program: Program) -> list[str]:
+    """Arguments, or their parts, that are first states of a recurrent layer."""
+    starts = [
+        start
+        for node in program.nodes
+        if isinstance(node.op, Recurrent) and node.op.states
+        for start in node.inputs[-node.op.states :]
+    ]
+    found = [n.op.argument for start in starts for n in moved_from(start) if isinstance(n.op, Input)]
+    return list(dict.fromkeys(found))
+
+
+def length_arguments(program: Program) -> list[str]:
+    """Whole numbers, one for every sequence, that are no words."""
+    return [
+        node.op.argument
+        for node, users in program.users().items()
+        if isinstance(node.op, Input)
+        and (node.kind, node.rank) == (INT, 1)
+        and not any(isinstance(user.op, Embed) for user in users)
+    ]
+
+
+def moved_from(node: Node) -> Iterator[Node]:
+    """Where the values of a node come from, through operations that only put them elsewhere."""
+    yield node
+    if node.op.channels == "moved" and not isinstance(node.op, LastState):
+        for source in node.inputs:
+            yield from moved_from(source)
+
+
+def without_states(program: Program) -> Program:
+    """The program that returns no last states."""
+    dropped = returned_states(program)
+    return replace(program, outputs=mapped(lambda leaf: None if leaf in dropped else leaf, program.outputs))
+
+
+def with_states(program: Program, model: nn.Module) -> Program:
+    """The program whose recurrent layers take their first states, and leave all last ones among its effects."""
+    calls = Counter(node.op.module for node in program.nodes if isinstance(node.op, Recurrent))
+    if twice := [module for module, times in calls.items() if times > 1]:
+        raise ValueError(f"states=True: forward() calls {twice[0] or 'the layer'} more than once.")
+    copies: dict[Node, Node] = {}
+    arguments, lasts = dict(program.arguments), []
+    for node in program.nodes:
+        op, sources = node.op, tuple(copies[source] for source in node.inputs)
+        copies[node] = node if sources == node.inputs else Node(op, sources, node.shape, node.kind, node.line)
+        if isinstance(op, Recurrent):
+            shape, parts = states_of(model.get_submodule(op.module), node.shape[0])
+            if not op.states:
+                names = [f"{op.module}." * (len(calls) > 1) + f"{part}0" for part in parts]
+                first = [Node(Input(name), (), shape) for name in names]
+                arguments |= zip(names, first)
+                op, sources = replace(op, states=len(parts)), (*sources, *first)
+                copies[node] = Node(op, sources, node.shape, node.kind, node.line)
+            lasts += [Node(LastState(part), (copies[node],), shape) for part in parts]
+    outputs = mapped(lambda leaf: copies[leaf] if isinstance(leaf, Node) else leaf, program.outputs)
+    known = [(n.op, n.inputs) for n in replace(program, outputs=outputs).results]
+    return replace(
+        program,
+        arguments=arguments,
+        outputs=outputs,
+        effects=tuple(last for last in lasts if (last.op, last.inputs) not in known),
+    )
+
+
+def states_of(module: Any, batch: int) -> tuple[tuple[int, ...], str]:
+    """The shape of the states of a recurrent layer, and which it has: h, or h and c."""
+    cell = cell_of(module)
+    assert cell is not None
+    return (len(list(places_of(module))), batch, module.hidden_size), "hc"[: cell.n_states]

@@ -1,0 +1,130 @@
+"""ONNX of models that are graphs: forward()'s inputs and outputs, in its order, with its answers."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from chains import CLOSE
+from everyday import EVERYDAY, REFUSED, compressed
+from networks import lstm_net
+from operations import OPERATIONS, behind_a_layer
+from torch import Tensor, nn
+
+import gatewise as gw
+from gatewise.export import onnx_pointwise, onnx_program
+from gatewise.program import operations
+from gatewise.program.graph import Program, leaves
+from gatewise.program.operations import Input, Opaque, Operation
+from gatewise.program.sizes import Size
+from gatewise.program.ways import programs
+from gatewise.runtime.chain import ChainError
+
+
+class Session:
+    """A model in ONNX Runtime: tensors in, in forward()'s order, tensors out."""
+
+    def __init__(self, model: nn.Module, folder: Path, **options: Any) -> None:
+        path = gw.export.to_onnx(model, folder / "model.onnx", **options)
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads, settings.log_severity_level = 1, 4  # errors are raised, too
+        self.graph = onnx.load(path).graph
+        self.session = onnxruntime.InferenceSession(str(path), settings)
+        self.inputs = [value.name for value in self.session.get_inputs()]
+        self.outputs = [value.name for value in self.session.get_outputs()]
+
+    def __call__(self, *inputs: Any) -> list[Tensor]:
+        given = [np.asarray(value) for value in leaves(inputs)]
+        return [
+            torch.from_numpy(y) for y in self.session.run(None, dict(zip(self.inputs, given, strict=True)))
+        ]
+
+
+def answers(model: nn.Module, inputs: Any) -> list[Tensor]:
+    with torch.no_grad():
+        return [leaf for leaf in leaves(model(*inputs)) if isinstance(leaf, Tensor)]
+
+
+def resized(program: Program, inputs: Any, letters: dict[str, int]) -> tuple[Any, ...]:
+    """The same call with another batch and time: rows and steps repeated or left out, lengths within them."""
+    given = iter(leaves(inputs))
+    made = []
+    for node in program.inputs:
+        x = next(given)
+        for axis, size in enumerate(node.shape):
+            if isinstance(size, Size) and str(size) in letters:
+                x = x.index_select(axis, torch.arange(letters[str(size)]) % x.shape[axis])
+        made.append(x.clamp(max=letters["T"]) if node.kind == "int" and node.rank == 1 else x)
+    return tuple(made)
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_everyday_models(name: str, tmp_path: Path) -> None:
+    """As cut models answer, so does their graph, with any number of sequences and of steps."""
+    small, inputs = compressed(name)
+    if name in REFUSED["onnx"]:
+        with pytest.raises(ChainError, match=REFUSED["onnx"][name]):
+            Session(small, tmp_path, example=inputs)
+        return
+    session = Session(small, tmp_path, example=inputs)
+    torch.testing.assert_close(session(*inputs), answers(small, inputs), **CLOSE)
+    program, *_ = programs(small, inputs)
+    sizes = [n for node in program.inputs for n in node.shape if isinstance(n, Size)]
+    if any(isinstance(value, tuple) for value in inputs) or any(str(n) not in "BTS" for n in sizes):
+        return
+    for batch, time in ((1, 6), (5, 9)):
+        others = resized(program, inputs, {"B": batch, "T": time, "S": time + 1})
+        torch.testing.assert_close(session(*others), answers(small, others), **CLOSE)
+
+
+@pytest.mark.parametrize("opset", [15, 23])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name: str, opset: int, tmp_path: Path) -> None:
+    """What forward() computes behind a layer; half of the neurons are zero and do not travel."""
+    model = behind_a_layer(OPERATIONS[name])
+    small = gw.compress(model)
+    session = Session(small, tmp_path, opset=opset)
+    for batch, time in ((3, 5), (1, 4)):
+        x = torch.randn(batch, time, 6)
+        torch.testing.assert_close(session(x), answers(model, [x]), **CLOSE)
+
+
+def test_every_operation_has_a_rule() -> None:
+    """A new operation or function must not be found missing by a user's model."""
+    known = {op for op in vars(operations).values() if isinstance(op, type) and issubclass(op, Operation)}
+    assert set(onnx_program.RULES) == known - {Operation, Input, Opaque}
+    functions = operations.KEEPS_ZERO | operations.MOVES_ZERO
+    assert functions == set(onnx_pointwise.OPERATORS) | set(onnx_pointwise.FUNCTIONS)
+
+
+Heads = namedtuple("Heads", "logits value")
+RETURNED: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "one": (lambda m, x: m.fc(m.rnn(x)[0]), ["y"]),
+    "a last state alone": (lambda m, x: m.rnn(x)[1][0], ["y"]),
+    "several": (lambda m, x: (m.fc(m.rnn(x)[0]), x * 2), ["y0", "y1"]),
+    "a dict": (
+        lambda m, x: {"logits": m.fc(m.rnn(x)[0]), "all": (x, m.rnn(x)[0])},
+        ["logits", "all.0", "all.1"],
+    ),
+    "a named tuple": (lambda m, x: Heads(m.fc(m.rnn(x)[0]), x), ["logits", "value"]),
+    "what it was given": (lambda m, x: {"x": x, "y": m.fc(m.rnn(x)[0])}, ["x0", "y"]),
+    "nothing else": (lambda m, x: (m.fc(m.rnn(x)[0]), None), ["y"]),
+    "one value twice": (lambda m, x: [m.fc(m.rnn(x)[0])] * 2, ["y0", "y1"]),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_outputs_stand_in_the_order_of_forward(name: str, tmp_path: Path) -> None:
+    rule, names = RETURNED[name]
+    torch.manual_seed(0)
+    model = lstm_net(rule).eval()
+    session, x = Session(model, tmp_path), torch.randn(2, 5, 3)
+    torch.testing.assert_close(session(x), answers(model, [x]), **CLOSE)
+    assert session.outputs == names
