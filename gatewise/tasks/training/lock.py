@@ -59,6 +59,10 @@ def only_writer(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(f"{folder}: cannot be used for a run ({error.strerror or error}).") from error
     with file:
+        file.seek(0)
+        before = file.read(100).strip()
+        if before and not before.isdigit():
+            raise RunError(f"{path}: was not written by gatewise, and would be removed. Name another --out.")
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -77,10 +81,14 @@ def _holder(path: Path) -> str:
     return "(not known)"
 
 
+def _through_no_link(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def _locked(path: Path) -> IO[str]:
     """The file, open and ours. One that its holder removed while we opened it is no lock any more."""
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = os.fdopen(_through_no_link(path), "a+", encoding="utf-8", errors="replace")
         try:
             take(file)
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):

@@ -144,6 +144,22 @@ def test_a_lock_names_its_holder_alone(tmp_path: Path) -> None:
     assert not (tmp_path / ".lock").exists()
 
 
+def test_a_lock_of_others_stays(tmp_path: Path) -> None:
+    """A file of that name that holds no process, and whatever a link of that name leads to."""
+    path, victim = tmp_path / ".lock", tmp_path / "victim"
+    victim.write_text("12")
+    path.write_text("locked by another program")
+    with pytest.raises(RunError, match=r"\.lock: was not written by gatewise"), lock.only_writer(tmp_path):
+        pass
+    assert path.read_text() == "locked by another program"
+    path.unlink()
+    path.symlink_to(victim)
+    with pytest.raises(RunError, match="cannot be used for a run"), lock.only_writer(tmp_path):
+        pass
+    assert victim.read_text() == "12"
+    assert path.is_symlink()
+
+
 def test_a_lock_that_its_holder_removes_meanwhile_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
