@@ -271,3 +271,24 @@ def test_stored_lines_ascend() -> None:
     for matrix in ("weight_ih_l0", "weight_hh_l1"):
         own = stored(model.rnn, matrix)
         assert all((line.diff() > 0).all() for line in (own.rows, own.columns))
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_every_form_is_the_same_after_a_cut(cell: str, tmp_path: Any) -> None:
+    """Masked, shrunk, trained on, compressed, in the engine and from a file: one function before, one after."""
+    model = pruned(cell).eval()
+    words = torch.randint(7, (6, 3), generator=torch.Generator().manual_seed(0))
+    expected = answer(model(words))
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    gw.shrink(model, optimizer)
+    torch.testing.assert_close(answer(model(words)), expected, **CLOSE)
+    update(model.train(), gw.Refit(model), optimizer, 0)
+    with torch.no_grad():
+        expected = answer(model.eval()(words))
+        assert not torch.allclose(expected, answer(pruned(cell)(words)))
+        small = gw.compress(model)
+        gw.save(model, tmp_path / "shrunk")
+        loaded = gw.load(tmp_path / "shrunk", into=LanguageModel(cell=cell, hidden=6, width=5)).eval()
+        for form in (small, loaded):
+            torch.testing.assert_close(answer(form(words)), expected, **CLOSE)
+        torch.testing.assert_close(gw.Engine(model)(words)[0], expected, **CLOSE)
