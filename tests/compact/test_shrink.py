@@ -30,10 +30,10 @@ OPTIMIZERS = {
 }
 
 
-def pruned(cell: str = "LSTM", frozen: bool = True) -> LanguageModel:
+def pruned(cell: str = "LSTM", frozen: bool = True, width: int = 5, tied: bool = False) -> LanguageModel:
     """Neuron 0 of both layers is read by nobody, some gates have no weights; an LSTM trains one of its biases."""
     torch.manual_seed(0)
-    model = LanguageModel(cell=cell, hidden=6, width=5)
+    model = LanguageModel(cell=cell, hidden=6, width=width, tied=tied)
     randomly_sparse(model, 0.6)
     with torch.no_grad():
         for layer in ("l0", "l1"):
@@ -95,10 +95,10 @@ def test_it_is_the_network_that_compress_makes(cell: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_no_moment_of_a_kept_weight_changes(cell: str, kind: str) -> None:
+@pytest.mark.parametrize(("cell", "tied"), [("LSTM", False), ("GRU", False), ("LSTM", True)])
+def test_no_moment_of_a_kept_weight_changes(cell: str, tied: bool, kind: str) -> None:
     """Where every moment is set to its own weight, it is that weight after the cut, too, wherever both have gone."""
-    model = pruned(cell)
+    model = pruned(cell, width=6 if tied else 5, tied=tied)
     optimizer = OPTIMIZERS[kind]([p for p in model.parameters() if p.requires_grad])
     refit = gw.Refit(model)
     update(model, refit, optimizer, 0)
@@ -114,6 +114,7 @@ def test_no_moment_of_a_kept_weight_changes(cell: str, kind: str) -> None:
     gw.shrink(model, optimizer)
     gw.shrink(model, optimizer)  # and of a compact one
     assert sum(p.numel() for p in model.parameters()) < before
+    assert (model.fc.weight is model.emb.weight) == tied
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert trained == {id(p) for p in model.parameters() if p.requires_grad}
     assert {id(p) for p in optimizer.state} == trained
