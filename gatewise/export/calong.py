@@ -55,6 +55,8 @@ def folded(body: Body, op: ops.Reduce, inner: Sequence[int], each: Each, answer:
     """One answer of a reduction."""
     n = in_c(product(inner))
     if op.function not in FOLDS:
+        if op.function not in FURTHER:
+            raise NotImplementedError(op.function)
         return FURTHER[op.function](op, each, answer, n)
     begin, step, end = FOLDS[op.function]
     if op.function in OF_INTEGERS:
@@ -117,14 +119,6 @@ def norm(op: ops.Reduce, each: Each, answer: str, n: str) -> list[str]:
     ]
 
 
-def median(op: ops.Reduce, each: Each, answer: str, n: str) -> list[str]:
-    """The entry that has (n - 1) / 2 others before it in their order."""
-    counted = each(lambda x: [f"below += {x} < a, equal += {x} == a;"])
-    middle = f"(({n}) - 1) / 2"
-    found = f"if (below <= {middle} && {middle} < below + equal) {answer} = a;"
-    return each(lambda x: [f"const float a = {x};", "int32_t below = 0, equal = 0;", *counted, found])
-
-
 FURTHER: dict[str, Callable[[ops.Reduce, Each, str, str], list[str]]] = {
     "argmax": extreme,
     "argmin": extreme,
@@ -132,7 +126,6 @@ FURTHER: dict[str, Callable[[ops.Reduce, Each, str, str], list[str]]] = {
     "std": deviation,
     "var": deviation,
     "norm": norm,
-    "median": median,
 }
 
 

@@ -16,7 +16,7 @@ from gatewise.export.carrays import Arrays
 from gatewise.export.csizes import is_one, largest, product
 from gatewise.export.cstructs import Structs
 from gatewise.export.cvalues import Value, copied, merged, stored
-from gatewise.program.graph import FLOAT
+from gatewise.program.graph import FLOAT, Node
 
 C_KINDS = {"float": "float", "int": "int32_t", "bool": "int32_t"}
 POOLS = {"float": "memory", "int32_t": "numbers"}
@@ -37,6 +37,7 @@ class Body:
     checks: dict[str, int] = field(
         default_factory=dict
     )  # arguments of word ids, and how many words there are
+    running: dict[Node, tuple[Value, Value]] = field(default_factory=dict)  # of weights: factors and sums
     scratch: int = 0
     kept: list[int] = field(default_factory=list)  # floats that stay from call to call: s0, s1, ...
 

@@ -58,7 +58,7 @@ BITS = {"and": "&", "or": "|", "xor": "^"}
 LARGEST_INT = 2**31 - 1
 
 
-def mapped(function: str, settings: tuple[float, ...], x: str, kind: str) -> tuple[str, str]:
+def mapped(function: str, settings: tuple[float, ...], x: str, given: str, kind: str) -> tuple[str, str]:
     """f(x) as an expression, and the name of the helper that it calls, or nothing."""
     if function == "neg":
         return f"(-{x})", ""
@@ -67,10 +67,10 @@ def mapped(function: str, settings: tuple[float, ...], x: str, kind: str) -> tup
     if function in ("isnan", "isinf"):
         return f"({function}({x}) != 0)", ""
     if function in OF_MATH:
-        call, helper = f"{OF_MATH[function]}({x})", ""
+        call, helper = f"{OF_MATH[function]}({x if given == FLOAT else f'(float){x}'})", ""
     elif function in BODIES:
-        given = settings or SETTINGS.get(function, ())
-        call, helper = f"{function}_of({', '.join([x, *map(literal, given)])})", function
+        numbers = settings or SETTINGS.get(function, ())
+        call, helper = f"{function}_of({', '.join([x, *map(literal, numbers)])})", function
     else:
         raise NotImplementedError(function)
     return (call if kind == FLOAT else f"(int32_t){call}"), helper

@@ -86,9 +86,9 @@ def composed(
 
 def applied(body: Body, op: ops.Map, node: Node, given: list[Value]) -> Value:
     def text(reads: list[str]) -> str:
-        return cfunctions.mapped(op.function, op.settings, reads[0], node.kind)[0]
+        return cfunctions.mapped(op.function, op.settings, reads[0], given[0].kind, node.kind)[0]
 
-    helper = cfunctions.mapped(op.function, op.settings, "", node.kind)[1]
+    helper = cfunctions.mapped(op.function, op.settings, "", given[0].kind, node.kind)[1]
     if helper:
         body.call(helper)
     return composed(body, given, shape_of(node), node.kind, text)

@@ -10,7 +10,18 @@ from gatewise.export.cbody import Body
 from gatewise.export.coperations import Write, shape_of
 from gatewise.export.csizes import in_c, letters_of, product
 from gatewise.export.cstream import Stream
-from gatewise.export.cvalues import Leaf, Value, copied, nest, number, permuted, reshaped, sliced, stored
+from gatewise.export.cvalues import (
+    Leaf,
+    Value,
+    copied,
+    expanded,
+    nest,
+    number,
+    permuted,
+    reshaped,
+    sliced,
+    stored,
+)
 from gatewise.program import operations as ops
 from gatewise.program.graph import FLOAT, Node
 from gatewise.program.sizes import letter
@@ -111,8 +122,78 @@ def reduce(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> Value:
     return shaped
 
 
+# A softmax over the steps, and the sum of what it weighs:
+#
+#     e_t = exp(x_t - top)     top' = max(top, x_t)     sum' = sum * factor + e_t     factor = exp(top - top')
+#
+# Sums so far are multiplied by the factor, and divided by the sum when they are read.
+
+
+def softmax(body: Body, op: ops.Softmax, node: Node, given: list[Value]) -> Value:
+    made = body.fresh(given[0])
+    before, behind = made.shape[: op.axis], made.shape[op.axis + 1 :]
+    rows = (*before, 1, *behind)
+    top, total = (stored(body.remembered(product(rows)), rows, FLOAT) for _ in range(2))
+    factor = body.room(rows)
+    sizes = ", ".join(in_c(size) for size in (product(before), made.shape[op.axis], product(behind)))
+    places = ", ".join(value.leaves[0].base for value in (made, top, total, factor))
+    body.say(f"{body.call('go_on_softmax')}(m->begun, {sizes}, {places});")
+    body.running[node] = (factor, total)
+    return made
+
+
+def weighing(body: Body, op: ops.Operation, node: Node, given: list[Value]) -> Value:
+    """Weights that are moved or multiplied; their factors and sums go along."""
+    shape = tuple(1 if letters_of(size) else size for size in shape_of(node))
+    source = next(source for source in node.inputs if source in body.running)
+    moved: list[Value] = []
+    for value in body.running[source]:
+        if isinstance(op, ops.Permute):
+            moved.append(permuted(value, op.order))
+        else:
+            found = reshaped(value, shape) if isinstance(op, ops.Reshape) else expanded(value, shape)
+            assert found is not None
+            moved.append(found)
+    body.running[node] = (moved[0], moved[1])
+    return coperations.WRITE[type(op)](body, op, node, given)
+
+
+def weighted_sum(body: Body, op: ops.Reduce | ops.Matmul, node: Node, given: list[Value]) -> Value:
+    shape = shape_of(node)
+    here = calong.WRITE[type(op)](body, op, node, given)
+    source = next(source for source in node.inputs if source in body.running)
+    if isinstance(op, ops.Reduce):
+        without = tuple(1 if letters_of(size) else size for size in shape_of(source))
+        pair = [reshaped(expanded(value, without), shape) for value in body.running[source]]
+    else:
+        pair = [expanded(value, shape) for value in body.running[source]]
+    factor, total = pair
+    assert factor is not None
+    assert total is not None
+    so_far = stored(body.remembered(product(shape)), shape, FLOAT)
+    body.say(*at_first(copied(so_far, number("0", shape, FLOAT))))
+    parts = [so_far, factor, here]
+    body.say(
+        *copied(
+            so_far, coperations.composed(body, parts, shape, FLOAT, lambda r: f"{r[0]} * {r[1]} + {r[2]}")
+        )
+    )
+    return coperations.composed(body, [so_far, total], shape, FLOAT, lambda r: f"({r[0]} / {r[1]})")
+
+
+def soft(stream: Stream, node: Node) -> Write | None:
+    """How what a softmax over the steps leads to is written."""
+    kinds = {stream.flows[source].kind for source in node.inputs}
+    if kinds & {"weights", "weighted"}:
+        return weighing if stream.flows[node].has_steps else weighted_sum
+    return softmax if stream.flows[node].kind == "weights" else None
+
+
 def piecewise(stream: Stream, node: Node) -> Write | None:
     """How an operation is written that goes on from piece to piece; None where pieces do not matter."""
+    attention = soft(stream, node)
+    if attention is not None:
+        return attention
     op, steps = node.op, [k for k, source in enumerate(node.inputs) if stream.is_steps(source)]
     axis = stream.flows[node.inputs[0]].axis if steps else None
     if isinstance(op, ops.Count) and letters_of(shape_of(node)[0]):

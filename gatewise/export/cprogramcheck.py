@@ -25,7 +25,7 @@ def golden_text(function: Function, golden: GoldenProgram) -> str:
 
 
 def as_stored(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+    return np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else np.int32)
 
 
 def check_text(function: Function, golden: GoldenProgram) -> str:

@@ -3,6 +3,7 @@
     still    the same for every piece: parameters, inputs without time
     steps    one entry for every step, which reads that step and those before it
     final    of the whole sequence: after every piece, as if it ended there
+    weights  a softmax over the steps that is to be summed up, weighted: the values that such a sum will add
 
 A value of steps may have entries of the past in front (`ahead`, of a window that looks back) and entries behind that
 read what has not come yet (`behind`), which must be cut off again.
@@ -47,6 +48,10 @@ class Flow:
     behind: int = 0
 
     @property
+    def has_steps(self) -> bool:
+        return self.kind not in ("still", "final")
+
+    @property
     def exact(self) -> bool:
         return not self.ahead and not self.behind
 
@@ -87,6 +92,8 @@ def streamed(program: Program, model: nn.Module) -> Stream:
             raise Whole(f"{where}{reason}") from None
     for node in (*program.inputs, *program.results):
         found = flows[node]
+        if found.kind in ("weights", "weighted"):
+            raise Whole("it returns a softmax over all steps")
         if found.kind == "steps" and not (found.exact and same(product(shape_of(node)[: found.axis]), 1)):
             raise Whole("the steps of an input or output do not follow each other in memory")
     return Stream(time, flows, any(map(analysis.is_handed_over, flows)))
@@ -106,23 +113,44 @@ class Analysis:
             return FINAL if given[0].kind == "steps" else given[0]
         if isinstance(op, BEGIN) and not any(flow.kind == "steps" for flow in given):
             return self.begun(node, given)
-        steps = [k for k, flow in enumerate(given) if flow.kind == "steps"]
+        steps = [k for k, flow in enumerate(given) if flow.has_steps]
         if not steps:
             return FINAL if FINAL in given else STILL
         if any(flow.kind == "final" for flow in given):
             raise Whole("what the whole sequence says meets every step")
-        rule = getattr(self, type(op).__name__.lower(), None)
+        soft = [k for k in steps if given[k].kind != "steps"]
+        if soft:
+            return self.attention(node, given, steps, soft)
+        return self.by_rule(node, given, steps)
+
+    def by_rule(self, node: Node, given: list[Flow], steps: list[int]) -> Flow:
+        rule = getattr(self, type(node.op).__name__.lower(), None)
         if rule is None:
-            raise Whole(f"{op.name} reads whole sequences")
+            raise Whole(f"{node.op.name} reads whole sequences")
         found: Flow = rule(node, given, steps)
         return found
+
+    def attention(self, node: Node, given: list[Flow], steps: list[int], soft: list[int]) -> Flow:
+        """A softmax over the steps is known at the end only; a sum of what it weighs is corrected as it goes on."""
+        op, axis = node.op, given[soft[0]].axis
+        kind, plain = given[soft[0]].kind, [replace(f, kind="steps") if f.has_steps else f for f in given]
+        if isinstance(op, ops.Permute | ops.Reshape | ops.Expand):
+            return replace(self.by_rule(node, plain, steps), kind=kind)
+        if isinstance(op, ops.Combine) and op.function == "mul" and len(soft) == 1:
+            return replace(self.joint(node, plain, steps), kind="weighted")
+        if isinstance(op, ops.Reduce) and op.function == "sum" and op.axes == (axis,):
+            return FINAL
+        summed = (node.inputs[0].rank - 1, node.inputs[-1].rank - 2)
+        if isinstance(op, ops.Matmul) and len(soft) == 1 and all(given[k].axis == summed[k] for k in (0, 1)):
+            return FINAL
+        raise Whole("a softmax over all steps")
 
     def check(self, node: Node, flow: Flow) -> None:
         """Time is an axis of steps and of nothing else, and a size that enters no value."""
         shape = shape_of(node)
         length = self.time + flow.ahead + flow.behind
         for axis, size in enumerate(shape):
-            own = flow.kind == "steps" and axis == flow.axis
+            own = flow.has_steps and axis == flow.axis
             if own != bool(letters_of(size)) or (own and not same(size, length)):
                 raise Whole(f"{node.op.name} changes how many steps there are")
         if isinstance(node.op, ops.Extent) and letters_of(node.op.size):
@@ -272,8 +300,13 @@ class Analysis:
         return FINAL
 
     def softmax(self, node: Node, given: list[Flow], steps: list[int]) -> Flow:
-        assert isinstance(node.op, ops.Softmax)
-        return self.apart_from(given[0], [node.op.axis])
+        op, flow = node.op, given[0]
+        assert isinstance(op, ops.Softmax)
+        if flow.axis != op.axis:
+            return flow
+        if op.log or not flow.exact:
+            raise Whole("a softmax over all steps")
+        return replace(flow, kind="weights")
 
     def cumulate(self, node: Node, given: list[Flow], steps: list[int]) -> Flow:
         assert isinstance(node.op, ops.Cumulate)

@@ -156,9 +156,17 @@ def test_what_cannot_be_written_is_refused_with_its_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["causal convolution", "adaptive mean", "shifted by one", "positions", "masked mean"]
+    "name",
+    [
+        "causal convolution",
+        "adaptive mean",
+        "shifted by one",
+        "positions",
+        "masked mean",
+        "attention pooling",
+    ],
 )
 def test_what_a_stream_remembers(name: str, kernels: list[Path], tmp_path: Path) -> None:
-    """Windows that look back, running means and numbers of steps go on from piece to piece."""
+    """Windows that look back, running means, numbers of steps and attention go on from piece to piece."""
     model, inputs = EVERYDAY[name]()
     assert CompiledProgram(gw.compress(model), tmp_path, kernels, inputs).streams
