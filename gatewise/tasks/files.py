@@ -6,7 +6,7 @@ import errno
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def model_folder(path: Path) -> Path:
 def appearing(path: Path) -> Iterator[Path]:
     """The name of a file to write; it becomes `path` only if the block ends well.
 
-    The ending of the name stays, because writers look at it.
+    The ending of the name stays, because writers look at it. Writers of one folder take turns: until the block ends,
+    nothing else is written there.
     """
     partial = path.with_name(PARTIAL + path.name)
     try:
@@ -59,8 +60,11 @@ def appearing(path: Path) -> Iterator[Path]:
         with alone_in(path.parent):
             # Of a process that was killed, or a link to a file of someone else's.
             partial.unlink(missing_ok=True)
-            yield partial
-            partial.replace(path)
+            try:
+                yield partial
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
     except OSError as error:
         kept = "The file from before is still there. " if path.exists() else ""
         if isinstance(error, FileExistsError) and error.filename == str(path):
@@ -69,9 +73,6 @@ def appearing(path: Path) -> Iterator[Path]:
             f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another folder, "
             "then run the command again; training goes on with --resume."
         ) from error
-    finally:
-        with suppress(OSError):  # its folder could not be made
-            partial.unlink(missing_ok=True)
 
 
 def remove_partials(folder: Path) -> None:

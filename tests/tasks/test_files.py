@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gatewise.tasks import files
 from gatewise.tasks.files import RunError, appearing, write_json, write_whole
 
 
@@ -58,6 +61,20 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
         write_whole(tmp_path, b"new")
     assert link.is_symlink()
     assert target.read_text() == "old"
+
+
+def test_the_next_writer_keeps_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waited begins at once under the same name, before the first one has returned."""
+    theirs = tmp_path / ".partial-result.json"
+
+    @contextmanager
+    def then_another(folder: Path) -> Iterator[bool]:
+        yield True
+        theirs.write_text("a part")
+
+    monkeypatch.setattr(files, "alone_in", then_another)
+    write_whole(tmp_path / "result.json", b"new")
+    assert theirs.read_text() == "a part"
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
