@@ -58,7 +58,7 @@ class Evaluation:
 
     def outputs(self) -> Any:
         return mapped(
-            lambda leaf: self.values[leaf] if isinstance(leaf, Node) else leaf, self.program.outputs
+            lambda leaf: np.array(self.values[leaf]) if isinstance(leaf, Node) else leaf, self.program.outputs
         )
 
     def value(self, node: Node, inputs: list[Array]) -> Array:

@@ -137,7 +137,7 @@ class GraphEngine(Engine):
             raise TypeError(f"{len(arrays)} inputs were given; forward() takes {', '.join(self.parameters)}.")
         given = dict(zip(self.parameters, arrays))
         for name, value in named.items():
-            if isinstance(value, GraphState):
+            if value is None or isinstance(value, GraphState):
                 continue
             if name not in self.parameters or name in given:
                 again = "is given twice" if name in given else "is no argument of forward()"
