@@ -140,3 +140,16 @@ def test_what_cannot_be_shrunk(changes: list[str], message: str, folder: Path) -
 def test_recipes_of_before_do_not_shrink() -> None:
     """The paper's rows are as they were."""
     assert not any(recipe.load(name).train.shrink_every for name in recipe.names())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_smaller_network_is_captured_anew(folder: Path, tmp_path: Path) -> None:
+    """With and without a graph the run ends alike; the last graph is one of the compact network, and of its refit."""
+    ends = []
+    for graph in (True, False):
+        row = shrinking("words", "lasso", folder, "refit.epochs=2", "refit.lr=0.01")
+        chosen = trainer.Options(tmp_path / str(graph), folder, "cuda", quiet=True, graph=graph)
+        result = train(row, chosen)
+        assert result["graph"] == graph
+        ends.append(result["quality"]["test_ppl"])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-2)
