@@ -10,7 +10,8 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=
 # The GPU kernels, interpreted where there is no GPU.
-KERNELS := tests/nn/test_triton_scan.py tests/sparsify/test_triton_lasso.py tests/sparsify/test_triton_posterior.py
+KERNELS := tests/nn/test_triton_scan.py tests/compact/test_triton_compact.py \
+           tests/sparsify/test_triton_lasso.py tests/sparsify/test_triton_posterior.py
 
 .PHONY: help demo test lint types unit clean
 

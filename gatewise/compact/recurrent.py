@@ -15,7 +15,7 @@ from gatewise.layout import Cell, Squash, State, suffix
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
 from gatewise.nn.lookup import Stored
-from gatewise.nn.recurrence import Weights, fused_layer, fusible, scan, unscale
+from gatewise.nn.recurrence import Weights, faster_unfused, fused_layer, fusible, scan_anywhere, unscale
 from gatewise.nn.single_step import SingleStep
 
 
@@ -259,12 +259,15 @@ class CompactRecurrent(Recurrent):
             return after[0].unsqueeze(0), after
         weights = layer.weights()
         backwards_packed = reverse and sizes is not None  # torch has no kernel for that direction alone
-        if x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask):
+        fused = (
+            x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask)
+        )
+        if fused and not faster_unfused(self.cell, x, [weights], len(state[0])):
             out, (after,) = fused_layer(self.cell, x.flip(0) if reverse else x, [state], [weights], sizes)
             return (out.flip(0) if reverse else out), after
         if layer.bias_gated is None:
             weights = replace(weights, b_hh=None)  # zeros, which every step would add
-        return scan(
+        return scan_anywhere(
             self.cell,
             x,
             state,

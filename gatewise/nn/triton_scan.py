@@ -111,9 +111,8 @@ def device_scan(
 
 def slot_bias(cell: Cell, weights: Weights) -> Tensor:  # (4, H)
     """LSTM: b_ih + b_hh. GRU: b_in, b_r, b_u, b_hn."""
-    if weights.b_ih is None or weights.b_hh is None:
-        return weights.w_hh.new_zeros(N_SLOTS, weights.w_hh.shape[1])
-    b_ih, b_hh = cell.split(weights.b_ih), cell.split(weights.b_hh)
+    none = weights.w_hh.new_zeros(cell.n_gates, weights.w_hh.shape[1])
+    b_ih, b_hh = (none if half is None else cell.split(half) for half in (weights.b_ih, weights.b_hh))
     if cell.name == "LSTM":
         return b_ih + b_hh
     return torch.cat([b_ih[2:], b_ih[:2] + b_hh[:2], b_hh[2:]])
