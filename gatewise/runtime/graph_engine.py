@@ -121,7 +121,7 @@ class GraphEngine(Engine):
             way, arrays, letters = self._bound(given, before)
         call = self._call(way, letters, before)
         answer, returned = way.split(way.prepared.run(arrays, call))
-        after = GraphState(way, call.letters.get("B", 0), call, returned)
+        after = GraphState(way, letters.get(way.stream.batch, 0), call, returned)
         tensors = any(is_tensor(leaf) for leaf in leaves(list(given.values())))
         return (mapped(as_tensor, answer) if tensors else answer), after
 
@@ -160,19 +160,19 @@ class GraphEngine(Engine):
         return way, arrays, letters_of(arrays)
 
     def _way(self, given: Mapping[str, Any]) -> Way:
-        """The way to call forward() that has these arguments."""
-        read = set.union(*(way.names for way in self.ways))
-        names = given.keys() & read
-        for way in self.ways:
-            if way.names == names:
-                return way
-        fewest = min(self.ways, key=lambda way: len(way.names - names))
-        missing = [name for name in self.parameters if name in fewest.names - names]
+        """The way to call forward() that has these arguments, and leaves out as many of the others as there is."""
+        fitting = [
+            way for way in self.ways if way.names <= given.keys() and not way.program.absent & given.keys()
+        ]
+        if fitting:
+            return max(fitting, key=lambda way: len(way.program.absent))
+        fewest = min(self.ways, key=lambda way: len(way.names - given.keys()))
+        missing = [name for name in self.parameters if name in fewest.names - given.keys()]
         if missing:
             raise TypeError(f"forward() needs {', '.join(missing)}.")
+        ways = dict.fromkeys(", ".join(way.program.arguments) for way in self.ways)
         raise TypeError(
-            f"forward() could not be recorded with {', '.join(sorted(names))} given; "
-            f"it was with {', '.join(self.ways[0].program.arguments)}."
+            f"forward() could not be recorded with {', '.join(given)} given, only with {' or '.join(ways)}."
         )
 
     def _check(self, before: GraphState) -> None:
@@ -184,9 +184,9 @@ class GraphEngine(Engine):
     def _call(self, way: Way, letters: dict[str, int], before: GraphState | None) -> Call:
         if before is None or way.stream.refused:
             return Call(letters, self.threads)
-        if before.batch != letters.get("B", 0):
+        if before.batch != letters[way.stream.batch]:
             raise ValueError(
-                f"the state is of {counted(before.batch, 'sequence')}, the inputs of {letters.get('B', 0)}; "
+                f"the state is of {counted(before.batch, 'sequence')}, the inputs of {letters[way.stream.batch]}; "
                 "without a state, or after reset(), others begin."
             )
         steps = before.call.offset + before.call.letters[way.stream.time]

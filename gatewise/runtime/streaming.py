@@ -44,7 +44,8 @@ class Flow:
 class Stream:
     """How a program runs in pieces: by nodes that remember, or not at all, because of what `refused` says."""
 
-    time: str = ""  # the letter
+    time: str = ""  # the letters of steps and sequences
+    batch: str = ""
     refused: str = ""
     special: dict[Node, Run] = field(default_factory=dict)
     remembering: frozenset[Node] = frozenset()
@@ -56,19 +57,22 @@ class Whole(Exception):
 
 
 def streamed(program: Program, model: nn.Module) -> Stream:
-    letters = {name for node in program.inputs for size in node.shape for name in letters_of(size)}
-    times = sorted(name for name in letters if name[0] in "TS")
-    if len(times) != 1:
-        return Stream(refused="it reads no sequence" if not times else "it reads several sequences")
-    walk = Walk(times[0], model)
+    read = [node.inputs[0].shape for node in program.nodes if isinstance(node.op, ops.Recurrent)]
+    times, batches = ({name for shape in read for name in letters_of(shape[axis])} for axis in (1, 0))
+    others = {name for node in program.inputs for size in node.shape for name in letters_of(size)}
+    others = {name for name in others - times - batches if name[0] != "C"}
+    if len(times) != 1 or len(batches) != 1 or others:
+        return Stream(refused="it reads several sequences" if times else "it reads no sequence")
+    (time,), (batch,) = times, batches
+    walk = Walk(time, batch, model)
     try:
         for node in program.nodes:
             walk.visit(node)
         for node in program.results:
             walk.check_answer(node)
     except Whole as error:
-        return Stream(times[0], str(error))
-    return Stream(times[0], "", walk.special, frozenset(walk.remembering), walk.flows)
+        return Stream(time, batch, str(error))
+    return Stream(time, batch, "", walk.special, frozenset(walk.remembering), walk.flows)
 
 
 def letters_of(size: int) -> frozenset[str]:
@@ -78,8 +82,8 @@ def letters_of(size: int) -> frozenset[str]:
 class Walk:
     """Follows a program node by node."""
 
-    def __init__(self, time: str, model: nn.Module) -> None:
-        self.time, self.model = time, model
+    def __init__(self, time: str, batch: str, model: nn.Module) -> None:
+        self.time, self.rows, self.model = time, str(letter(batch) * letter(time)), model
         self.flows: dict[Node, Flow] = {}
         self.special: dict[Node, Run] = {}
         self.remembering: set[Node] = set()
@@ -118,7 +122,7 @@ class Walk:
             return Flow(kind, axis, int(rest), 0, before)
         sources = [self.flows[source] for source in node.inputs]
         rows = next((flow for flow in sources if flow.kind == MOVING), None)
-        if str(size) in (f"B*{self.time}", f"{self.time}*B") and rows is not None and rows.plain:
+        if str(size) == self.rows and rows is not None and rows.plain:
             return Flow(kind, axis, 0, 0, rows.before)
         raise self.whole(node, f"it makes {size} entries of {self.time} steps")
 

@@ -189,6 +189,25 @@ def test_optional_arguments_are_ways_to_call(speaker: Any) -> None:
         engine(x)
 
 
+def test_an_argument_of_no_recorded_way_is_refused() -> None:
+    """Rather than left out."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 3, batch_first=True)
+
+        def forward(self, x: Tensor, scale: Any = None) -> Tensor:
+            out = self.rnn(x)[0] + x
+            return out if scale is None else out * scale.sum().item()
+
+    torch.manual_seed(0)
+    engine, x = graph(gw.compress(Scaled().eval())), torch.randn(2, 4, 3)
+    assert engine(x)[0].shape == (2, 4, 3)
+    with pytest.raises(TypeError, match="could not be recorded with x, scale given, only with x"):
+        engine(x, torch.ones(2))
+
+
 def test_steps_go_on_until_reset(speaker: Any) -> None:
     small, engine, x, who = speaker
     expected = answered(small, x, who)[0]
