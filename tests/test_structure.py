@@ -440,3 +440,20 @@ def test_a_network_without_a_living_neuron() -> None:
     assert not any(own.keep_neurons.any() or own.keep_gates.any() for own in structure.recurrent().values())
     assert not layer(structure, "emb").keep_words.any()
     assert layer(structure, "fc").keep_outputs.all()
+
+
+def test_a_union_has_what_either_has() -> None:
+    """Of one model at two moments; structures of different models have no union."""
+    model = LanguageModel(layers=1)
+    whole = Structure.from_weights(model)
+    with torch.no_grad():
+        model.fc.weight[:, 1] = 0
+        model.rnn.weight_hh_l0[:, 1] = 0
+    left = Structure.from_weights(model)
+    assert not left.recurrent()["rnn.l0"].keep_neurons.all()
+    for both in (whole | left, left | whole):
+        for name, layer in both.layers.items():
+            for key, mask in vars(layer).items():
+                assert torch.equal(mask, vars(whole.layers[name])[key])
+    with pytest.raises(ValueError, match=r"different models: only one of them has rnn\.l1"):
+        left | Structure.from_weights(LanguageModel(layers=2))

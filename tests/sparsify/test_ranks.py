@@ -70,3 +70,11 @@ def test_ranks_that_drift_apart_are_noticed(seen: list[dict[str, Any]]) -> None:
 
 def test_independent_runs_are_not_compared(seen: list[dict[str, Any]]) -> None:
     assert [rank["independent"]["error"] for rank in seen] == ["", ""]
+
+
+def test_unwrapped_cut_and_wrapped_again_the_ranks_stay_alike(seen: list[dict[str, Any]]) -> None:
+    """A cut follows from the weights, which all ranks have; the reducer of before holds parameters that are gone."""
+    first, second = (rank["shrunk"] for rank in seen)
+    assert "wrapped in DistributedDataParallel" in first["refused"]
+    assert (first["kept"], second["kept"]) == (2, 2)
+    assert first["weights"] == second["weights"]

@@ -88,10 +88,39 @@ def independent() -> dict[str, Any]:
     return {"error": train(model, model, sparsifier, 12)}
 
 
+def shrunk() -> dict[str, Any]:
+    """Pruned together, refused while it is wrapped, then unwrapped, cut, wrapped and trained on."""
+    torch.manual_seed(0)
+    model = Classifier(hidden=3)
+    with torch.no_grad():
+        model.rnn.weight_hh_l0[:, 0] = 0
+        model.fc.weight[:, 0] = 0
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    data = torch.Generator().manual_seed(RANK)
+    refused = ""
+    for part in range(2):
+        trained = DistributedDataParallel(model)
+        sparsifier = gw.Refit(model)
+        for _ in range(4):
+            optimizer.zero_grad()
+            trained(torch.randint(9, (4, 2), generator=data)).square().mean().backward()
+            optimizer.step()
+            sparsifier.step()
+        if part == 0:
+            try:
+                gw.shrink(trained.module, optimizer)
+            except ValueError as error:
+                refused = str(error)
+            del trained
+            gw.shrink(model, optimizer)
+    weights = {name: p.tolist() for name, p in model.named_parameters()}
+    return {"refused": refused, "weights": weights, "kept": model.rnn.layers[0].kept}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'meeting'}", rank=RANK, world_size=2)
-    parts = (too_early, thrown_away, right, forgotten, independent)
+    parts = (too_early, thrown_away, right, forgotten, independent, shrunk)
     (FOLDER / f"{RANK}.json").write_text(json.dumps({part.__name__: part() for part in parts}))
     dist.barrier()
     dist.destroy_process_group()
