@@ -381,7 +381,7 @@ def _check_shrinking(recipe: Recipe) -> None:
             f"{said}: variational layers are cut when [train] is over, before a refit. Set refit.epochs, too, "
             "or leave it out."
         )
-    if recipe.train.keep == "best":
+    if recipe.sparsify.method == "group-lasso" and recipe.train.keep == "best":
         raise RecipeError(
             f"{said}: what was cut does not come back, train.keep = 'best' may take an epoch before the cut. Set "
             "train.keep = 'last'."

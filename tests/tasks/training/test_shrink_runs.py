@@ -78,9 +78,8 @@ def test_a_refit_begins_compact(
     task: str, method: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a variational network, too: cut once, with the quality that [train] ended with; and it may be killed."""
-    row = shrinking(
-        task, method, folder, "refit.epochs=2", "refit.optimizer=sgd", "refit.lr=1e-30", "refit.keep=last"
-    )
+    more = ["refit.epochs=2", "refit.optimizer=sgd", "refit.lr=1e-30", "refit.keep=last"]
+    row = shrinking(task, method, folder, *more, *(["train.keep=best"] if method == "bayes" else []))
     result = train(row, options(tmp_path / "whole", folder))
     for name, value in result["before_refit"]["quality"].items():
         assert result["quality"][name] == pytest.approx(value, rel=1e-4)
