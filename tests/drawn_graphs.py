@@ -7,7 +7,7 @@ turn and returns some of the last. Values are sequences (B, T, C), or one vector
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -211,18 +211,31 @@ def graphs(draw: Any, causal: bool = False) -> Graph:
     for k, (kind, _) in enumerate(inputs):
         if kind == "words":
             put(graph, values, Move("embed", (k,), None, draw(st.sampled_from(WIDTHS))))
-    added = False
     for _ in range(draw(st.integers(1, 7))):
         move = draw_move(draw, graph, values, causal)
         if move is not None:
             put(graph, values, move)
-            added = added or move.kind in ("rnn", "packed", "state", "handed")
-    if not added:
-        sequence = next(k for k, (_, is_sequence, words) in enumerate(values) if is_sequence and not words)
-        put(graph, values, Move("rnn", (sequence,), ("GRU", 1, False), 3))
-    graph.answers = draw(st.integers(1, min(2, len(graph.moves))))
+    graph.answers = draw(st.integers(1, min(2, len(graph.moves) or 1)))
     graph.structure = draw(st.sampled_from(["tuple", "dict"]))
-    return graph
+    sequence = [k for k, (_, is_sequence, words) in enumerate(values) if is_sequence and not words][-1]
+    if not any(move.kind in ("rnn", "packed", "state", "handed") for move in trimmed(graph).moves):
+        put(graph, values, Move("rnn", (sequence,), ("GRU", 1, False), 3))
+    return trimmed(graph)
+
+
+def trimmed(graph: Graph) -> Graph:
+    """Without inputs and moves that no answer needs."""
+    first = len(graph.inputs)
+    count = first + len(graph.moves)
+    needed = set(range(count - graph.answers, count))
+    for k in range(count - 1, first - 1, -1):
+        needed |= set(graph.moves[k - first].sources) if k in needed else set()
+    place = {k: new for new, k in enumerate(sorted(needed))}
+    moves = [replace(m, sources=tuple(place[s] for s in m.sources))
+             for k, m in enumerate(graph.moves, first) if k in needed]  # fmt: skip
+    inputs = [given for k, given in enumerate(graph.inputs) if k in needed]
+    lengths = any(move.kind == "packed" for move in moves)
+    return replace(graph, inputs=inputs, moves=moves, lengths=lengths)
 
 
 def put(graph: Graph, values: list[Any], move: Move) -> None:
