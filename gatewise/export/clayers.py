@@ -17,7 +17,7 @@ from torch import nn
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent
 from gatewise.export.cbody import Body
 from gatewise.export.coperations import shape_of
-from gatewise.export.csizes import in_c, largest, product, same
+from gatewise.export.csizes import in_c, is_one, largest, letters_of, product, same
 from gatewise.export.cstructs import MATRIX_BYTES, layer_scratch, product_scratch
 from gatewise.export.cvalues import Value, indented, merged, nest, stored
 from gatewise.nn.lookup import bias_of, is_compact, matrix_of, word_scale_of
@@ -29,6 +29,16 @@ from gatewise.runtime.stages import pack
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How many sequences a layer reads at once, and of how many steps."""
+
+    batch: int
+    steps: int
+    length: str  # a pointer, or NULL
+    remembers: bool  # whether the next piece goes on with the states
 
 
 @dataclass
@@ -154,59 +164,69 @@ class Layers:
         op, body = node.op, self.body
         assert isinstance(op, ops.Recurrent)
         module = recurrent_of(self.model.get_submodule(op.module), op.module)
-        first = given[len(given) - op.states :]
-        states = [body.whole(value).leaves[0].begin for value in first]
-        length = self.length(given[1], given[0].shape[1]) if op.lengths else "NULL"
+        if "B" in letters_of(node.shape[1]):
+            raise NotImplementedError(f"{op.module} over what was taken for the batch")
+        batch, steps = given[0].shape[:2]
+        frame = Frame(batch, steps, self.length(given[1], batch, steps) if op.lengths else "NULL", remembers)
+        first = [body.whole(value).leaves[0].begin for value in given[len(given) - op.states :]]
         narrower = Narrower(module.input_size)
         narrower.recurrent(op.module, module)
-        steps = given[0].shape[1]
         x, width = self.vectors_of(given[0])
         self.states[node] = []
         for level in narrower.links:
             assert isinstance(level, Level)
-            last = level.layer == module.num_layers - 1
             kept = sum(r.kept for r in level.directions)
-            y = body.buffer(steps * max(kept, 1)) if wants_y or not last else "NULL"
-            done = 0
-            for r in level.directions:
-                state = self.begin(level, r, states, len(self.states[node]), remembers)
-                self.states[node].append(state)
-                if r.kept:
-                    body.need(layer_scratch(self.packed[state.name], largest(steps, body.most)))
-                    to = y if y == "NULL" or not done else f"{y} + {done}"
-                    given_x = f"{in_c(steps)}, {length}, {int(r.reverse)}, {x}, {width}"
-                    body.say(
-                        f"{body.call('run_layer')}(&{state.name}, {given_x}, {state.s}, {state.c}, {to}, {kept}, "
-                        "m->scratch);"
-                    )
-                done += r.kept
+            unread = not wants_y and level.layer == module.num_layers - 1
+            y = "NULL" if unread else body.buffer(batch * steps * max(kept, 1))
+            self.level(node, level, frame, first, (x, width), (y, kept))
             x, width = y, str(kept)
         made = stored(x, shape_of(node), node.kind)
         if wants_y and len(narrower.channels.kept) < made.shape[-1]:
             made = body.room(shape_of(node))
-            self.widen(in_c(steps), narrower.channels.kept, x, made, c_name(op.module))
+            self.widen(in_c(batch * steps), narrower.channels.kept, x, made, c_name(op.module))
         return made
 
-    def length(self, lengths: Value, steps: int) -> str:
+    def level(
+        self, node: Node, level: Level, frame: Frame, first: list[str], x: tuple[str, str], y: tuple[str, int]
+    ) -> None:
+        """The directions of one layer of a stack, side by side in y."""
+        body, done = self.body, 0
+        sizes = f"{in_c(frame.batch)}, {in_c(frame.steps)}, {frame.length}"
+        most = largest(frame.steps, body.most), largest(frame.batch, body.most)
+        for r in level.directions:
+            state = self.begin(level, r, first, len(self.states[node]), frame)
+            self.states[node].append(state)
+            if r.kept:
+                body.need(layer_scratch(self.packed[state.name], *most))
+                to = y[0] if y[0] == "NULL" or not done else f"{y[0]} + {done}"
+                given = (
+                    f"&{state.name}, {sizes}, {int(r.reverse)}, {x[0]}, {x[1]}, {state.s}, {state.c}, {to}"
+                )
+                body.say(f"{body.call('run_layer')}({given}, {y[1]}, m->scratch);")
+            done += r.kept
+
+    def length(self, lengths: Value, batch: int, steps: int) -> str:
         """A pointer to how long the sequence is."""
+        if not is_one(batch):
+            raise NotImplementedError(f"with the lengths of {batch} sequences at once")
         name = f"length{len(self.body.statements)}"
         self.body.say(f"const int32_t {name} = {lengths.read(['0'])};")
         self.body.say(self.body.require(f"{name} >= 1 && {name} <= {in_c(steps)}", "BAD_LENGTH"))
         return f"&{name}"
 
-    def begin(self, level: Level, r: Recurrence, first: Sequence[str], place: int, remembers: bool) -> State:
-        """Memory for the state of a layer, filled with the first one."""
+    def begin(self, level: Level, r: Recurrence, first: Sequence[str], place: int, frame: Frame) -> State:
+        """Memory for the states of a layer, filled with the first ones."""
         body, name = self.body, self.layer(level, r) if r.kept else ""
         padded = -(-max(r.kept, 1) // BLOCK) * BLOCK
-        parts = [
-            body.remembered(padded) if remembers else body.buffer(padded) for _ in range(level.cell.n_states)
-        ]
-        lines = [f"memset({part}, 0, sizeof(float) * {padded});" for part in parts]
+        entries, n = frame.batch * padded, level.cell.n_states
+        parts = [body.remembered(int(entries)) if frame.remembers else body.buffer(entries) for _ in range(n)]
+        lines = [f"memset({part}, 0, sizeof(float) * (size_t)({in_c(entries)}));" for part in parts]
         for k, (source, part) in enumerate(zip(first, parts) if r.kept else ()):
             scale = self.scale(name, r) if k == 0 else "NULL"
-            own = f"{source} + {place * r.hidden}" if place else source
-            lines.append(f"{body.call('enter')}({r.kept}, {self.neurons(name, r)}, {scale}, {own}, {part});")
-        body.say(*(["if (!m->begun) {", *indented(lines), "}"] if remembers else lines))
+            own = f"{source} + {in_c(place * r.hidden * frame.batch)}" if place else source
+            sizes = f"{in_c(frame.batch)}, {r.kept}, {r.hidden}"
+            lines.append(f"{body.call('enter')}({sizes}, {self.neurons(name, r)}, {scale}, {own}, {part});")
+        body.say(*(["if (!m->begun) {", *indented(lines), "}"] if frame.remembers else lines))
         return State(r, name, parts[0], parts[1] if len(parts) > 1 else "NULL")
 
     def layer(self, level: Level, r: Recurrence) -> str:
@@ -227,12 +247,14 @@ class Layers:
         op, body = node.op, self.body
         assert isinstance(op, ops.LastState)
         made = body.room(shape_of(node))
+        batch = made.shape[1]
         for place, state in enumerate(self.states[node.inputs[0]]):
             r = state.recurrence
             source, scale = (state.s, self.scale(state.name, r)) if op.part == "h" else (state.c, "NULL")
-            to = made.leaves[0].base + (f" + {place * r.hidden}" if place else "")
+            to = made.leaves[0].base + (f" + {in_c(place * r.hidden * batch)}" if place else "")
             which = self.neurons(state.name, r) if r.kept else "NULL"
-            body.say(f"{body.call('leave')}({r.kept}, {which}, {scale}, {source}, {r.hidden}, {to});")
+            sizes = f"{in_c(batch)}, {r.kept}, {r.hidden}"
+            body.say(f"{body.call('leave')}({sizes}, {which}, {scale}, {source}, {to});")
         return made
 
     # Arrays.

@@ -18,28 +18,34 @@ ERRORS = {
 }
 HELPERS = {
     "run_layer": """\
-static void run_layer(const gw_layer *layer, int32_t steps, const int32_t *length, int32_t reverse, const float *x,
-                      ptrdiff_t width, float *s, float *c, float *y, ptrdiff_t out_width, float *scratch) {
-    const gw_batch batch = {.steps = steps, .size = 1, .reverse = reverse, .lengths = length};
-    const gw_const_steps in = {x, width, width};
-    const gw_steps out = {y, out_width, out_width};
+static void run_layer(const gw_layer *layer, int32_t size, int32_t steps, const int32_t *length, int32_t reverse,
+                      const float *x, ptrdiff_t width, float *s, float *c, float *y, ptrdiff_t out_width,
+                      float *scratch) {
+    const gw_batch batch = {.steps = steps, .size = size, .reverse = reverse, .lengths = length};
+    const gw_const_steps in = {x, width, width * steps};
+    const gw_steps out = {y, out_width, out_width * steps};
     gw_layer_run(layer, &batch, &in, NULL, s, c, &out, scratch);
 }
 """,
     "enter": """\
-/* The first state of n neurons: s = h / scale, and 0 where the scale is. */
-static void enter(int32_t n, const int32_t *which, const float *scale, const float *h, float *s) {
-    for (int32_t j = 0; j < n; j++) {
-        const float value = h[which ? which[j] : j];
-        s[j] = !scale ? value : scale[j] != 0 ? value / scale[j] : 0;
-    }
+/* The first states of n of `width` neurons: s = h / scale, and 0 where the scale is. */
+static void enter(int32_t size, int32_t n, int32_t width, const int32_t *which, const float *scale, const float *h,
+                  float *s) {
+    for (; size > 0; size--, h += width, s += GW_PADDED(n))
+        for (int32_t j = 0; j < n; j++) {
+            const float value = h[which ? which[j] : j];
+            s[j] = !scale ? value : scale[j] != 0 ? value / scale[j] : 0;
+        }
 }
 """,
     "leave": """\
 /* h = s * scale of n neurons, in their places among all. */
-static void leave(int32_t n, const int32_t *which, const float *scale, const float *s, int32_t width, float *h) {
-    for (int32_t j = 0; j < width; j++) h[j] = 0;
-    for (int32_t j = 0; j < n; j++) h[which ? which[j] : j] = scale ? s[j] * scale[j] : s[j];
+static void leave(int32_t size, int32_t n, int32_t width, const int32_t *which, const float *scale, const float *s,
+                  float *h) {
+    for (; size > 0; size--, h += width, s += GW_PADDED(n)) {
+        for (int32_t j = 0; j < width; j++) h[j] = 0;
+        for (int32_t j = 0; j < n; j++) h[which ? which[j] : j] = scale ? s[j] * scale[j] : s[j];
+    }
 }
 """,
     "pick": """\

@@ -64,9 +64,10 @@ def product_scratch(w: PackedMatrix, m: int) -> int:
     return w.cols * {"dense": 0, "sparse": SLICE, "masked": PANEL}[w.form]
 
 
-def layer_scratch(layer: PackedLayer, steps: int) -> int:
-    """gw_layer_scratch() of a single sequence, in floats."""
-    m = min(steps, CHUNK_ROWS)
+def layer_scratch(layer: PackedLayer, steps: int, batch: int = 1) -> int:
+    """gw_layer_scratch(), in floats."""
+    m = min(steps * batch, max(batch, CHUNK_ROWS))
     padded = -(-layer.w_ih.rows // BLOCK) * BLOCK
     inputs = m * layer.w_ih.cols + product_scratch(layer.w_ih, m)
-    return m * padded + layer.w_hn.rows + 2 * BLOCK + max(inputs, layer.w_hh.cols)
+    rows = max(product_scratch(layer.w_hh, batch), product_scratch(layer.w_hn, batch))
+    return m * padded + batch * layer.w_hn.rows + 2 * BLOCK + max(inputs, batch * layer.w_hh.cols + rows)

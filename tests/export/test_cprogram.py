@@ -170,3 +170,31 @@ def test_what_a_stream_remembers(name: str, kernels: list[Path], tmp_path: Path)
     """Windows that look back, running means, numbers of steps and attention go on from piece to piece."""
     model, inputs = EVERYDAY[name]()
     assert CompiledProgram(gw.compress(model), tmp_path, kernels, inputs).streams
+
+
+class Letters(nn.Module):
+    """Every word is read letter by letter, all words at once, and then the text word by word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(9, 3)
+        self.letters = nn.LSTM(3, 5, num_layers=2, batch_first=True, bidirectional=True)
+        self.words = nn.GRU(10, 4, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        b, t, n = x.shape
+        out, (h, c) = self.letters(self.emb(x.reshape(b * t, n)))
+        words = torch.cat((h[-2], h[-1]), 1) + out.mean(1)
+        return self.words(words.view(b, t, 10))[0], c
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_sequences_within_a_sequence(weights: str, kernels: list[Path], tmp_path: Path) -> None:
+    """A layer whose batch is made of steps runs all of them at once."""
+    torch.manual_seed(0)
+    model, x = thinned(Letters()).eval(), torch.randint(9, (1, 6, 4))
+    small = gw.compress(model)
+    compiled = CompiledProgram(small, tmp_path, kernels, (x,), block=6, weights=weights)
+    given = from_example(compiled.program, small, (x,))
+    expected = answers(compiled.program, rounded_layers(small) if weights == "int8" else small, given)
+    agree(compiled.run(compiled.instance(), given, expected), expected)
