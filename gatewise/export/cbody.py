@@ -17,6 +17,7 @@ from gatewise.export.csizes import is_one, largest, product
 from gatewise.export.cstructs import Structs
 from gatewise.export.cvalues import Value, copied, merged, stored
 from gatewise.program.graph import FLOAT, Node
+from gatewise.program.lines import Line
 
 C_KINDS = {"float": "float", "int": "int32_t", "bool": "int32_t"}
 POOLS = {"float": "memory", "int32_t": "numbers"}
@@ -38,6 +39,8 @@ class Body:
         default_factory=dict
     )  # arguments of word ids, and how many words there are
     running: dict[Node, tuple[Value, Value]] = field(default_factory=dict)  # of weights: factors and sums
+    line: str = ""  # of forward()
+    told: str = ""  # the last one that a comment names
     scratch: int = 0
     kept: list[int] = field(default_factory=list)  # floats that stay from call to call: s0, s1, ...
 
@@ -45,7 +48,19 @@ class Body:
         self.structs = Structs(self.arrays)
 
     def say(self, *lines: str) -> None:
+        if self.line != self.told:
+            self.statements.append([f"/* {self.line} */"] if self.line else [])
+            self.told = self.line
         self.statements.append(list(lines))
+
+    @property
+    def code(self) -> list[list[str]]:
+        """The statements without comments, which may name anything."""
+        return [lines for lines in self.statements if lines and not lines[0].startswith("/*")]
+
+    def at(self, line: Line | None) -> None:
+        """What is written now is said in this line of forward()."""
+        self.line = str(line or "").replace("*/", "* /").replace("/*", "/ *")
 
     def call(self, helper: str) -> str:
         """The name of a helper, which the source will have."""
@@ -110,7 +125,7 @@ def is_dense(value: Value) -> bool:
 def placed(body: Body) -> tuple[dict[str, int], dict[str, int]]:
     """Where every buffer begins in the memory of its type, and how much of each type there is."""
     uses: dict[str, tuple[int, int]] = {}
-    for k, lines in enumerate(body.statements):
+    for k, lines in enumerate(body.code):
         for name in re.findall(r"\bv\d+\b", "\n".join(lines)):
             uses[name] = (uses.get(name, (k, k))[0], k)
     places: dict[str, int] = {}

@@ -16,10 +16,12 @@ from gatewise.export.golden import GOLDEN_STEPS
 from gatewise.export.goldenprogram import GoldenProgram
 from gatewise.export.measured import said
 from gatewise.program.graph import Program
+from gatewise.program.operations import Embed, Linear, Recurrent
 from gatewise.program.ways import programs
 from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.wording import counted
 
+LAYERS = (Embed, Linear, Recurrent)
 LONGEST = 128  # of every size that a call chooses
 
 
@@ -33,6 +35,7 @@ def program_model(
     """
     check_cpu_float32(model)
     program = chosen(programs(model, example), example)
+    check_layers(program, model)
     try:
         stream: Stream | None = streamed(program, model)
     except Whole:
@@ -43,6 +46,13 @@ def program_model(
     steps = golden.letters.get("T", 1)
     measured_on = f"one random sequence of {counted(steps, 'step')}" if example is None else said(example)
     return written(function, golden, name, title, file_above), golden.errors(example), measured_on
+
+
+def check_layers(program: Program, model: nn.Module) -> None:
+    for name in dict.fromkeys(node.op.module for node in program.nodes if isinstance(node.op, LAYERS)):
+        for own, tensor in model.get_submodule(name).named_parameters():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name}.{own} is not finite, and NaN or infinity is not exported.")
 
 
 def chosen(every: list[Program], example: Any) -> Program:

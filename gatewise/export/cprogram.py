@@ -94,7 +94,9 @@ def write_function(
     values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
     users = program.users()
     for node in (node for node in order(program) if node not in values):
+        body.at(node.line)
         values[node] = written(node, [values[source] for source in node.inputs], layers, users, stream)
+    body.at(None)
     for argument in outputs:
         body.say(f"if ({argument.name})", *indented(copied(argument.value, values[argument.node])))
     letters = {name for argument in inputs for size in argument.value.shape for name in letters_of(size)}

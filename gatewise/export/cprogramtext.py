@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gatewise.export import cfunctions
-from gatewise.export.cbody import placed
+from gatewise.export.cbody import POOLS, Body, placed
 from gatewise.export.cprogram import Function
 from gatewise.export.csizes import in_c, variable
 from gatewise.export.ctext import LOAD_ERRORS, LOAD_PROTOTYPE, filled, loader
@@ -108,34 +108,15 @@ static void log_softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
 
 
 def source(function: Function, title: str, file: bytes | None) -> str:
-    """NAME.c."""
+    """NAME.c. Structs point to constants; of loaded weights only compute() knows where they lie, so it makes them."""
     body, loaded = function.body, file is not None
-    pointers = ["const unsigned char *const weights = m->weights;"] if loaded else []
-    structs = body.structs.found
-    if loaded:
-        constants = body.arrays.macros() + "\n"
-        pointers += [f"const {struct}" for struct in structs]
-    else:
-        constants = body.arrays.declarations() + "".join(f"static const {struct}\n\n" for struct in structs)
-    places, _ = placed(body)
-    for name, place in sorted(places.items(), key=lambda item: int(item[0][1:])):
-        kind, _size = body.buffers[name]
-        pool = "memory" if kind == "float" else "numbers"
-        pointers.append(f"{kind} *const {name} = m->{pool}{f' + {place}' if place else ''};")
-    offset = 0
-    for k, floats in enumerate(body.kept):
-        pointers.append(f"float *const s{k} = m->state{f' + {offset}' if offset else ''};")
-        offset += floats
-    lines = [line for statement in body.statements for line in statement]
-    if counts_steps(function):
-        pointers.insert(0, f"const int32_t {variable('D')} = m->done;")
-        lines.append(f"m->done += {variable(function.letters[0])};")
-    if function.stream is not None:
-        lines.append("m->begun = 1;")
-    text = "".join(
-        f"    {line}\n" for line in (*pointers, *lines, *unused(function, "\n".join((*pointers, *lines))))
-    )
-    if "floor_div(" in text:
+    constants = body.arrays.macros() + "\n"
+    if not loaded:
+        structs = "".join(f"static const {struct}\n\n" for struct in body.structs.found)
+        constants = body.arrays.declarations() + structs
+    text = "".join(f"    {line}\n" for line in computing(function, loaded))
+    tests = checks(function, loaded)
+    if "floor_div(" in text + tests:
         body.call("floor_div")
     return filled(
         SOURCE,
@@ -147,15 +128,47 @@ def source(function: Function, title: str, file: bytes | None) -> str:
         BODY=text,
         LOADER=loader(file) if file else "",
         RESET=reset(function),
-        CHECKS=checks(function, loaded),
+        CHECKS=tests,
         RUN=f"    return compute({given_to(function, 'm')});\n" if function.stream is None else run(function),
         STEP=step(function, "{ return model_run(" + step_call(function) + "); }") if function.goes_on else "",
     )
 
 
+def computing(function: Function, loaded: bool) -> list[str]:
+    """The lines of compute()."""
+    body, lines = function.body, list[str]()
+    if loaded:
+        structs = (f"const {struct}" for struct in body.structs.found)
+        lines += ["const unsigned char *const weights = m->weights;", *structs]
+    if counts_steps(function):
+        lines.append(f"const int32_t {variable('D')} = m->done;")
+    lines += pointers(body)
+    code = [*lines, *(line for statement in body.code for line in statement)]
+    lines += [line for statement in body.statements for line in statement]
+    if counts_steps(function):
+        lines.append(f"m->done += {variable(function.letters[0])};")
+    if function.stream is not None:
+        lines.append("m->begun = 1;")
+    return [*lines, *unused(function, "\n".join(code))]
+
+
+def pointers(body: Body) -> list[str]:
+    """Where buffers begin, and what is remembered."""
+    places, _ = placed(body)
+    found = []
+    for name, place in sorted(places.items(), key=lambda item: int(item[0][1:])):
+        kind, _ = body.buffers[name]
+        found.append(f"{kind} *const {name} = m->{POOLS[kind]}{f' + {place}' if place else ''};")
+    offset = 0
+    for k, floats in enumerate(body.kept):
+        found.append(f"float *const s{k} = m->state{f' + {offset}' if offset else ''};")
+        offset += floats
+    return found
+
+
 def counts_steps(function: Function) -> bool:
     """Whether a value is numbered by its step."""
-    text = "\n".join(line for statement in function.body.statements for line in statement)
+    text = "\n".join(line for statement in function.body.code for line in statement)
     return bool(re.search(rf"\b{variable('D')}\b", text))
 
 
@@ -173,7 +186,7 @@ def run(function: Function) -> str:
     for a in function.arguments:
         flow = function.stream.flows[a.node]
         if flow.kind == "steps":
-            place = f"{a.name} + (size_t)t * {a.width}"
+            place = f"{a.name} + (size_t)t{f' * {a.width}' if a.width != 1 else ''}"
             parts.append(place if a.reads else f"{a.name} ? {place} : NULL")
         else:
             parts.append(a.name if a.reads else f"t + n < {steps} ? NULL : {a.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,63 @@ def test_sequences_within_a_sequence(weights: str, kernels: list[Path], tmp_path
     given = from_example(compiled.program, small, (x,))
     expected = answers(compiled.program, rounded_layers(small) if weights == "int8" else small, given)
     agree(compiled.run(compiled.instance(), given, expected), expected)
+
+
+class Named(nn.Module):
+    """Arguments, answers and variables with names that C has for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ih = nn.GRU(3, 4, batch_first=True)
+        self.m = nn.Linear(4, 3)
+
+    def forward(self, float: Any, steps: Any, unread: Any) -> Any:
+        v1 = self.ih(float)[0]  # not what C calls v1 /* */
+        return {
+            "float": v1,
+            "v0": self.m(v1),
+            "a b": v1.sum(1),
+            "": steps * 2,
+            "1": v1[:, -1],
+            "y": unread.shape[-1],
+        }
+
+
+@pytest.mark.parametrize("file_above", [0, 10**6])
+def test_any_names(file_above: int, tmp_path: Path) -> None:
+    x = (torch.randn(1, 5, 3), torch.randn(1, 2), torch.randn(1, 6))
+    gw.export.to_c(Named(), tmp_path / "m", example=x, file_above=file_above)
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
+
+
+@pytest.mark.parametrize(("name", "wrong", "error"), [
+    ("words and tags", {"tags": 6}, "BAD_WORD"),
+    ("words and tags", {"words": -1}, "BAD_WORD"),
+    ("packed residual mean", {"lengths": 0}, "BAD_LENGTH"),
+    ("packed residual mean", {"lengths": 8}, "BAD_LENGTH"),
+    ("last of each", {"lengths": 9}, "BAD_INDEX"),
+])  # fmt: skip
+def test_wrong_arguments(
+    name: str, wrong: dict[str, int], error: str, kernels: list[Path], tmp_path: Path
+) -> None:
+    """What would be read outside an array is an error code."""
+    model, inputs = EVERYDAY[name]()
+    compiled = CompiledProgram(gw.compress(model), tmp_path, kernels, inputs, block=9)
+    given = one_by_one(from_example(compiled.program, model, inputs), 1)[0]
+    expected = answers(compiled.program, model, given)
+    for node, tensor in given.items():
+        if node.op.argument in wrong:
+            given[node] = torch.full_like(tensor, wrong[node.op.argument])
+    codes = (compiled.folder / "model.h").read_text().partition("MODEL_OK = 0,")[2].split("}")[0]
+    names = re.findall(r"^ *MODEL_(\w+),", codes, re.M)
+    assert compiled.run(compiled.instance(), given, expected, error=1 + names.index(error))
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    model, _ = EVERYDAY["residual sum"]()
+    small: Any = gw.compress(model)
+    with torch.no_grad():
+        small.fc.weight[0, 1] = float("nan")
+    with pytest.raises(ValueError, match=r"fc.weight is not finite, and NaN or infinity is not exported"):
+        gw.export.to_c(small, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
