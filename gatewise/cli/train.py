@@ -84,6 +84,7 @@ def train(
     from gatewise.tasks.files import plain
     from gatewise.tasks.training.options import Options
     from gatewise.tasks.training.progress import nothing_left, result_line
+    from gatewise.tasks.training.ranks import is_first
     from gatewise.tasks.training.trainer import train as run
 
     if listed:
@@ -99,6 +100,8 @@ def train(
     result = run(
         chosen, Options(where, data_dir, device, resume, overwrite, checkpoint_every, graph, tensorboard)
     )
+    if not is_first():
+        return
     typer.echo(json.dumps(plain(result)) if as_json else f"{where}: {result_line(result)}")
     if note := nothing_left(result):
         typer.echo(f"note: {note}", err=True)

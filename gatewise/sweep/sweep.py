@@ -19,6 +19,7 @@ from gatewise.sweep.storage import opened
 from gatewise.sweep.studies import ABOUT, PLAN, join, read_about, refuse_other, write_about
 from gatewise.sweep.values import Measures
 from gatewise.sweep.worker import Say, Where, Worker
+from gatewise.tasks.training.ranks import world_size
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Setup:
 def sweep(setup: Setup, workers: int = 1, say: Say = print) -> None:
     """Run the trials that are missing."""
     folder = setup.where.folder
+    if world_size() > 1:
+        raise SweepError(
+            "sweeps run trials side by side, with --workers, not by several ranks: leave out torchrun."
+        )
     if about := read_about(folder):
         refuse_other(about[PLAN], setup.plan, f"{folder / ABOUT}:")
     if workers == 1:

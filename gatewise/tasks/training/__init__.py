@@ -6,6 +6,8 @@ graph  recurrence_share               captured on a GPU; how much of it the recu
 evaluation                            quality and counts of the network as it would be used
 parts  shrinking  trainer             what trains now, or after it; what is cut meanwhile; train(recipe): the loop
 ending                                the compact model and result.json
-checkpoints  run_folder  lock         what it leaves on disk, and who may write there
+checkpoints  resuming                 where it stands, on disk, and how it goes on from there
+run_folder  lock                      what it leaves, and who may write there
+ranks                                 several processes that make one run
 options  progress  board              how it is carried out, and what it shows
 """

@@ -24,6 +24,7 @@ from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
 from gatewise.tasks.training.graph import Replayed
 from gatewise.tasks.training.objectives import Objective
+from gatewise.tasks.training.ranks import Ranks, Share
 from gatewise.tasks.training.step import Sparsifier, TrainStep
 
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
@@ -51,13 +52,20 @@ class Assembly:
 
 
 def assemble(
-    recipe: Recipe, corpus: Corpus, device: torch.device, graph: bool = True, rows: Tensor | None = None
+    recipe: Recipe,
+    corpus: Corpus,
+    device: torch.device,
+    graph: bool = True,
+    rows: Tensor | None = None,
+    ranks: Ranks | None = None,
 ) -> Assembly:
     """Draws starting values from torch's global generator, on the CPU, so that every device starts alike.
 
     `rows` are pretrained rows of the embedding.
     """
     objective, feeds = objective_of(recipe, corpus), make_feeds(recipe, corpus, device)
+    if ranks is not None and ranks.size > 1:
+        feeds = replace(feeds, train=Share(feeds.train, ranks))
     model = build_model(recipe, corpus)
     if rows is not None:
         with torch.no_grad():

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gatewise.export.schema import Check, Early, SchemaError, listed, maybe, record, table, text, wrong
+from gatewise.export.schema import Check, Early, SchemaError, listed, maybe, record, table, text, whole, wrong
 from gatewise.tasks import recorded
 from gatewise.tasks.files import RunError, plain, write_whole
 
@@ -104,6 +104,7 @@ CONTENT = record(
     step=record(k=tensor, sums=tensor, bad=tensor),
     state=listed(tensor),
     rng=tensor,
+    ranks=Early(whole(1)),
 )
 
 

@@ -71,6 +71,7 @@ def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:
         "peak_memory": provenance.peak_memory(run.device),
         "recurrence_share": ending.recurrence_share,
         "graph": run.update.graph is not None,
+        **({"ranks": run.ranks.size} if run.ranks.size > 1 else {}),
         "model_bytes": ending.model_bytes,
         "data": {
             "sizes": run.about,

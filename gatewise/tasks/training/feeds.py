@@ -27,6 +27,7 @@ class Fed:
     targets: Tensor  # (T, B); (B,) classes; (B, O) or (B, T, O) numbers
     weight: Tensor  # (T, B); (B,); (B, T)
     mask: Tensor | None = None  # (B, T) bool, True on real steps
+    whole: Tensor | None = None  # sum of the weights on all ranks, where several share the batch
 
 
 class Feed(Protocol):

@@ -25,14 +25,14 @@ class Options:
     graph: bool = True  # capture steps in CUDA graphs
     tensorboard: bool = False
     quiet: bool = False
-    on_epoch: Callable[[Mapping[str, Any]], None] | None = (
-        None  # told what metrics.jsonl tells; may end the run
-    )
+    on_epoch: Callable[[Mapping[str, Any]], None] | None = None  # told a line of metrics; may end the run
 
 
-def chosen_device(name: str | None) -> torch.device:
-    """The device by name; without one the GPU if there is one."""
+def chosen_device(name: str | None, local: int | None = None) -> torch.device:
+    """The device by name; without one the GPU if there is one, and one each for the ranks of a machine."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and local is not None:
+        name = f"cuda:{local}"
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda") or not (number or "0").isdigit():
         raise RunError(f"--device {name}: it must be cpu, cuda, or one of several: cuda:1.")

@@ -18,6 +18,7 @@ from gatewise.sparsify import GroupLasso, Refit, Variational
 from gatewise.tasks.models import State, stack_of
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.objectives import Objective
+from gatewise.tasks.training.ranks import Share
 
 Sparsifier = GroupLasso | Variational | Refit
 
@@ -90,6 +91,9 @@ class TrainStep:
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, weight, penalty
         self.bad = torch.full((1,), feed.n_batches, dtype=torch.int64, device=device)  # first infinite loss
         self.state = CarriedState(model, feed.batch_size, device) if feed.carries_state else None
+        self.ranks = feed.ranks if isinstance(feed, Share) else None
+        self.wish = torch.zeros(1, device=device)  # above 0: this rank asks all of them for something
+        self.wished = torch.zeros(1, device=device)  # above 0: one of them asked
 
     def begin(self, lrs: list[float]) -> None:
         """Start of an epoch: first batch, zero state, empty sums; `lrs` is the learning rate of every update."""
@@ -107,12 +111,20 @@ class TrainStep:
         )
         total = (batch.weight * self.objective.losses(output, batch.targets)).sum()
         weight = batch.weight.sum()
-        loss = total / (self.feed.batch_size if self.window_sum else weight)
+        over = self.feed.batch_size if self.window_sum else weight
+        if self.ranks is not None and batch.whole is not None and not self.window_sum:
+            over = batch.whole / self.ranks.size  # gradients are averaged over the ranks
+        loss = total / over
         penalty = None if self.sparsifier is None else self.sparsifier.penalty()
         if penalty is not None:
             loss = loss + penalty
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        finite = loss.isfinite()
+        if self.ranks is not None:
+            told = self.ranks.average(self.parameters, torch.stack([(~finite).float(), self.wish[0]]))
+            finite = told[0] == 0
+            self.wished.copy_(told[1:])
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         with torch.no_grad():
@@ -126,6 +138,6 @@ class TrainStep:
                 self.state.keep(after)
             added = (total, weight, total.new_zeros(()) if penalty is None else penalty)
             self.sums += torch.stack([value.double() for value in added])
-            here = torch.where(loss.isfinite(), self.feed.n_batches, self.k)
+            here = torch.where(finite, self.feed.n_batches, self.k)
             torch.minimum(self.bad, here, out=self.bad)
             self.k += 1

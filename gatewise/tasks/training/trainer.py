@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
 from gatewise.report import measure
-from gatewise.sparsify import GroupLasso, Refit, Variational
+from gatewise.sparsify import GroupLasso
 from gatewise.tasks import provenance
 from gatewise.tasks.data.batches import epoch_generator
 from gatewise.tasks.data.corpus import describe, digest, load_data, pretrained
@@ -46,8 +47,6 @@ from gatewise.tasks.training.assembly import assemble, refitted, shrunk
 from gatewise.tasks.training.board import Board, summary_writer
 from gatewise.tasks.training.checkpoints import (
     Metrics,
-    check_optimizer,
-    fitting,
     load_checkpoint,
     restoring,
     save_checkpoint,
@@ -59,12 +58,12 @@ from gatewise.tasks.training.lock import only_writer
 from gatewise.tasks.training.options import Options, chosen_device
 from gatewise.tasks.training.parts import Part, Position
 from gatewise.tasks.training.progress import Progress
+from gatewise.tasks.training.ranks import Ranks, joined, own_noise
+from gatewise.tasks.training.resuming import content_of, restore
 from gatewise.tasks.training.run_folder import (
     can_be_rebuilt,
     checked_result,
     prepare_folder,
-    refuse_other_data,
-    refuse_other_recipe,
     refuse_taken_folder,
 )
 from gatewise.tasks.training.shrinking import Shrinking
@@ -72,22 +71,30 @@ from gatewise.tasks.training.shrinking import Shrinking
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     """Run a recipe to its end and return what result.json holds."""
+    with joined() as ranks:
+        # A model that was lost or damaged comes again from the checkpoint, without an update.
+        finished = ranks.from_first(lambda: finished_result(recipe, options))
+        if finished is not None:
+            return finished
+        with only_writer(options.out) if ranks.is_first else nullcontext():
+            ranks.from_first(lambda: refuse_taken_folder(recipe, options))
+            # What is wrong with the data must not cost the run that is there: they are read first.
+            run = Run(recipe, options, ranks)
+            ranks.from_first(lambda: prepare_folder(options))
+            return run.to_the_end()
+
+
+def finished_result(recipe: Recipe, options: Options) -> dict[str, Any] | None:
     out = options.out
-    # A model that was lost or damaged comes again from the checkpoint, without an update.
     if options.resume and (out / RESULT).is_file() and not can_be_rebuilt(out):
         return checked_result(recipe, options)
-    with only_writer(out):
-        refuse_taken_folder(recipe, options)
-        # What is wrong with the data must not cost the run that is there: they are read first.
-        run = Run(recipe, options)
-        prepare_folder(options)
-        return run.to_the_end()
+    return None
 
 
 class Run:
-    def __init__(self, recipe: Recipe, options: Options) -> None:
-        self.recipe, self.options = recipe, options
-        self.device = chosen_device(options.device)
+    def __init__(self, recipe: Recipe, options: Options, ranks: Ranks | None = None) -> None:
+        self.recipe, self.options, self.ranks = recipe, options, ranks or Ranks()
+        self.device = chosen_device(options.device, self.ranks.local if self.ranks.size > 1 else None)
         if options.tensorboard:
             summary_writer()  # said now, before a run begins that is in the way of the next
         if self.device.type == "cuda":
@@ -97,7 +104,9 @@ class Run:
         self.corpus = load_data(recipe, options.data_dir)
         self.about, self.digest = describe(self.corpus), digest(self.corpus)
         rows, self.coverage = pretrained(recipe, self.corpus, options.data_dir)
-        made = assemble(recipe, self.corpus, self.device, options.graph, rows)
+        self.graph = options.graph and self.ranks.size == 1  # what ranks say to each other is not captured
+        made = assemble(recipe, self.corpus, self.device, self.graph, rows, self.ranks)
+        own_noise(recipe.train.seed, self.ranks)
         self.objective, self.feed, self.test_feed = made.objective, made.feeds.train, made.feeds.test
         self.n_batches, self.quality = self.feed.n_batches, self.objective.quality
         self.take(Part("train", recipe.train, made))
@@ -122,10 +131,32 @@ class Run:
 
     def to_the_end(self) -> dict[str, Any]:
         where = self.options.out / CHECKPOINT
-        resumed = self.options.resume and where.exists()
-        if resumed:
+        content = self.ranks.from_first(
+            lambda: load_checkpoint(where) if self.options.resume and where.exists() else None
+        )
+        resumed = content is not None
+        if content is not None:
             with restoring(where):
-                self.restore(load_checkpoint(where))
+                restore(self, content)
+        self.ranks.check_alike(self.model, "the start")
+        if self.ranks.is_first:
+            self.begin_files(resumed)
+        self.model.train()
+        quiet = self.options.quiet or not self.ranks.is_first
+        with Progress(self.recipe.name, self.last_epoch, quiet) as progress:
+            self.introduce(progress, resumed)
+            self.epochs_of_part(progress)
+            if self.recipe.refit.epochs and self.part.name == "train" and self.begin_refit():
+                progress.epochs = self.last_epoch
+                progress.say(f"refit from epoch {self.part.first} on")
+                self.epochs_of_part(progress)
+            epoch = self.back_to_result()
+            result = self.ranks.from_first(lambda: self.finish(epoch))
+        if self.board is not None:
+            self.board.close()
+        return result
+
+    def begin_files(self, resumed: bool) -> None:
         if not (resumed and (self.options.out / RECIPE).is_file()):
             write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
         if self.coverage:
@@ -133,18 +164,6 @@ class Run:
         self.metrics.rewind(self.position.epoch - 1)
         if self.options.tensorboard:
             self.board = Board(self.options.out / TENSORBOARD, self.position.epoch)
-        self.model.train()
-        with Progress(self.recipe.name, self.last_epoch, self.options.quiet) as progress:
-            self.introduce(progress, resumed)
-            self.epochs_of_part(progress)
-            if self.recipe.refit.epochs and self.part.name == "train" and self.begin_refit():
-                progress.epochs = self.last_epoch
-                progress.say(f"refit from epoch {self.part.first} on")
-                self.epochs_of_part(progress)
-            result = self.finish()
-        if self.board is not None:
-            self.board.close()
-        return result
 
     @property
     def last_epoch(self) -> int:
@@ -157,7 +176,7 @@ class Run:
     def begin_refit(self) -> bool:
         """Go on without the penalty, from the result of the first part; not where it has made nothing zero."""
         p = self.position
-        epoch, quality = self.back_to_result(), self.qualities()
+        epoch, quality = self.back_to_result(), self.ranks.from_first(self.qualities)
         p.before = {"epoch": epoch, "quality": quality, "counts": plain(measure(self.model).to_dict())}
         if self.budget is not None:
             p.before["budget"] = self.budget.to_dict()
@@ -177,7 +196,7 @@ class Run:
         return True
 
     def refit_part(self, first: int, state: dict[str, Tensor] | None = None) -> Part:
-        made = refitted(self.recipe, self.part.made, self.device, self.options.graph, state)
+        made = refitted(self.recipe, self.part.made, self.device, self.graph, state)
         return Part("refit", self.recipe.refit_train(), made, first)
 
     def shrink(self, last: bool) -> str:
@@ -190,7 +209,7 @@ class Run:
         return f"cut: {sum(p.numel() for p in self.model.parameters()):,} numbers are left in the network"
 
     def shrunk_part(self) -> Part:
-        made = shrunk(self.recipe, self.part.made, self.device, self.options.graph)
+        made = shrunk(self.recipe, self.part.made, self.device, self.graph)
         return Part("train", self.recipe.train, made, self.part.first)
 
     def back_to_result(self) -> int:
@@ -206,7 +225,8 @@ class Run:
         return {f"{split}_{self.quality}": evaluate() for split, evaluate in self.evaluators.items()}
 
     def introduce(self, progress: Progress, resumed: bool) -> None:
-        progress.say(f"{self.recipe.name}: {self.about}; on {self.device}")
+        where = f"{self.device}" if self.ranks.size == 1 else f"{self.ranks.size} ranks, {self.device.type}"
+        progress.say(f"{self.recipe.name}: {self.about}; on {where}")
         for note in (self.corpus.note, self.coverage):
             if note:
                 progress.say(f"note: {note}")
@@ -241,15 +261,26 @@ class Run:
                 shown = now
                 loss, weight, _ = self.step.sums.tolist() if self.device.type == "cpu" else (0.0, 0.0, 0.0)
                 progress.advance(p.step, loss / weight if weight else None)
-            due = self.options.checkpoint_every
-            if p.step < n and min(now - self.saved_at, now - start) > due:
+            if p.step < n and self.is_due(min(now - self.saved_at, now - start)):
                 self.save()
-        loss, weight, penalty = self.step.sums.tolist()  # waits for the device, once per epoch
+        loss, weight, penalty = self.ranks.total(
+            self.step.sums
+        ).tolist()  # waits for the device, once per epoch
         self.stop_at_nan()
         self.stop_at_broken_weights()
         p.epoch_seconds = before + time.perf_counter() - start
         p.seconds += p.epoch_seconds
-        self.end_epoch(progress, loss / weight, penalty / n, rates[-1])
+        self.ranks.check_alike(self.model, f"epoch {p.epoch}")
+        self.end_epoch(progress, loss / weight, penalty / n / self.ranks.size, rates[-1])
+
+    def is_due(self, seconds: float) -> bool:
+        """Whether to write a checkpoint now: by the clock of the first rank, heard with the update after."""
+        if self.ranks.size == 1:
+            return seconds > self.options.checkpoint_every
+        heard = float(self.step.wished) > 0
+        late = self.ranks.is_first and not heard and seconds > self.options.checkpoint_every
+        self.step.wish.fill_(float(late))
+        return heard
 
     def end_epoch(self, progress: Progress, loss: float, penalty: float, lr: float) -> None:
         t, p = self.part.settings, self.position
@@ -264,13 +295,14 @@ class Run:
         }
         last = p.epoch == self.part.last
         if p.epoch % t.evaluate_every == 0 or last:
-            value = self.evaluators["valid"]()
+            value = self.ranks.from_first(self.evaluators["valid"])
             line[f"valid_{self.quality}"] = value
             self.note_best(value)
         last = last or p.done  # patience may end the run here
-        if p.epoch % t.count_every == 0 or p.epoch == self.part.first or last:
+        counted = p.epoch % t.count_every == 0 or p.epoch == self.part.first or last
+        if counted and self.ranks.is_first:
             line |= short_counts(live_counts(self.model, self.readers))
-        if t.test_every and (p.epoch % t.test_every == 0 or last):
+        if t.test_every and (p.epoch % t.test_every == 0 or last) and self.ranks.is_first:
             line[f"test_{self.quality}"] = self.evaluators["test"]()
         cut = self.shrink(last)
         spent = time.perf_counter() - start
@@ -281,13 +313,15 @@ class Run:
             "peak_memory": provenance.peak_memory(self.device),
         }
         p.epoch, p.step, p.epoch_seconds = p.epoch + 1, 0, 0.0
-        self.metrics.append(line)
-        progress.line(line, self.quality)
+        if self.ranks.is_first:
+            self.metrics.append(line)
+            progress.line(line, self.quality)
         if cut:
             progress.say(cut)
         if self.board is not None:
             self.board.add(line)
-        if time.perf_counter() - self.saved_at >= self.options.checkpoint_every or last:
+        late = time.perf_counter() - self.saved_at >= self.options.checkpoint_every
+        if self.ranks.from_first(lambda: late) or last:
             self.save()
         if self.options.on_epoch is not None:
             self.options.on_epoch(line)
@@ -332,70 +366,16 @@ class Run:
         """Write where the run stands; a loss or a weight that is not finite is never written."""
         self.stop_at_nan()
         self.stop_at_broken_weights()
-        p, path = self.position, self.options.out / CHECKPOINT
-        content: dict[str, Any] = {
-            "recipe": self.recipe.steering(),
-            "data": self.about,
-            "digest": self.digest,
-            "position": {key: value for key, value in vars(p).items() if key != "best"},
-            "best": p.best,
-            "model": self.model.state_dict(),
-            "optimizer": self.step.optimizer.state_dict(),
-            "step": {name: getattr(self.step, name) for name in ("k", "sums", "bad")},
-            "state": [] if self.step.state is None else self.step.state.parts,
-            "rng": torch.get_rng_state(),
-        }
-        if self.device.type == "cuda":
-            content["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        if isinstance(self.sparsifier, Refit):
-            content["sparsifier"] = self.sparsifier.state_dict()
-        if self.budget is not None:
-            content["budget"] = self.budget.state_dict()
-        if self.shrinking.every:
-            content["shrinking"] = self.shrinking.state_dict()
-        save_checkpoint(path, content)
+        path, content = self.options.out / CHECKPOINT, content_of(self)
+        if self.ranks.is_first:
+            save_checkpoint(path, content)
         self.saved_at = time.perf_counter()
-        self.saved_position = f"{path}, at {self.place}"
-
-    def restore(self, content: dict[str, Any]) -> None:
-        path = self.options.out / CHECKPOINT
-        refuse_other_recipe(content["recipe"], self.recipe, path)
-        refuse_other_data(content["data"], content.get("digest"), self.about, self.digest, path)
-        if isinstance(self.sparsifier, Variational) and "sparsifier_steps" in content:
-            for state in filter(
-                None, (content["model"], content["best"])
-            ):  # early files have the count apart
-                state.setdefault(self.sparsifier.counter, content["sparsifier_steps"])
-        self.position = Position(**fitting(Position(), content["position"]))
-        self.position.best = {name: tensor.to(self.device) for name, tensor in content["best"].items()}
-        if self.shrinking.every:
-            self.shrinking.load_state_dict(content["shrinking"])
-            if self.shrinking.again(self.model, self.step.optimizer) and self.position.part == "train":
-                self.take(self.shrunk_part())
-        if self.position.part == "refit":
-            self.take(self.refit_part(self.position.first, content["sparsifier"]))
-        self.model.load_state_dict(content["model"])
-        check_optimizer(self.step.optimizer, content["optimizer"])
-        self.step.optimizer.load_state_dict(content["optimizer"])
-        for group in self.step.optimizer.param_groups:
-            group["lr"] = self.step.lr  # the tensor that the step writes to, not the copy from the file
-        for name, value in content["step"].items():
-            getattr(self.step, name).copy_(value)
-        if self.step.state is not None:
-            for part, value in zip(self.step.state.parts, content["state"], strict=True):
-                part.copy_(value)
-        if self.budget is not None:
-            self.budget.load_state_dict(content["budget"])
-        torch.set_rng_state(content["rng"])
-        if self.device.type == "cuda" and "cuda_rng" in content:
-            torch.cuda.set_rng_state(content["cuda_rng"], self.device)
         self.saved_position = f"{path}, at {self.place}"
 
     # The end.
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, epoch: int) -> dict[str, Any]:
         p, start = self.position, time.perf_counter()
-        epoch = self.back_to_result()
         ending = conclude(self)
         p.seconds += time.perf_counter() - start
         result = result_of(self, epoch, ending)

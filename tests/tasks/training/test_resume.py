@@ -28,7 +28,8 @@ from gatewise.tasks.files import RunError, plain
 from gatewise.tasks.finished.opened import open_record
 from gatewise.tasks.finished.saved import evaluate_saved
 from gatewise.tasks.training.checkpoints import MAGIC, Metrics, load_checkpoint, save_checkpoint
-from gatewise.tasks.training.trainer import Options, refuse_other_recipe, train
+from gatewise.tasks.training.run_folder import refuse_other_recipe
+from gatewise.tasks.training.trainer import Options, train
 
 
 @pytest.mark.parametrize("task", ["words", "char-ptb", "imdb"])
