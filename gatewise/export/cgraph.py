@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from gatewise.export.cmodel import CModel
-from gatewise.export.cprogram import Function, write_function
+from gatewise.export.cnarrow import narrowed
+from gatewise.export.cprogram import Function, refuse_opaque, write_function
 from gatewise.export.cprogramcheck import check_text, golden_text, main_text
 from gatewise.export.cprogramtext import buffers, call, counters, header, source
 from gatewise.export.cstream import Stream, Whole, streamed
@@ -35,13 +36,15 @@ def program_model(
     """
     check_cpu_float32(model)
     program = chosen(programs(model, example), example)
+    refuse_opaque(program)
     check_layers(program, model)
+    small, narrow = narrowed(program, model, int8)
     try:
-        stream: Stream | None = streamed(program, model)
+        stream: Stream | None = streamed(small, model)
     except Whole:
         stream = None
     most = block or (LONGEST if stream is None else 1)
-    function = write_function(program, model, most, int8, stream)
+    function = write_function(small, model, most, int8, narrow, stream)
     golden = GoldenProgram(program, model, most if stream is None else GOLDEN_STEPS, int8, example)
     steps = golden.letters.get("T", 1)
     measured_on = f"one random sequence of {counted(steps, 'step')}" if example is None else said(example)

@@ -25,6 +25,7 @@ from gatewise.program import operations as ops
 from gatewise.program.graph import INT, Node
 from gatewise.runtime.narrow import Level, Narrower, Recurrence, floats, integers
 from gatewise.runtime.packing import BLOCK, Form, PackedLayer, PackedMatrix, pack_matrix, quantize
+from gatewise.runtime.scaled import Channels
 from gatewise.runtime.stages import pack
 
 Floats = NDArray[np.float32]
@@ -58,10 +59,12 @@ class Layers:
     model: nn.Module
     body: Body
     inputs: Mapping[str, int]  # how many entries every argument has
-    matrices: dict[tuple[int, int], tuple[str, PackedMatrix]] = field(
+    narrow: Mapping[Node, Ints]  # values without their removed channels, and which are kept
+    matrices: dict[tuple[int, bytes], tuple[str, PackedMatrix]] = field(
         default_factory=dict
     )  # by parameter, columns
     packed: dict[str, PackedLayer] = field(default_factory=dict)
+    read_by: dict[str, Ints] = field(default_factory=dict)  # which of the channels that travel, by layer
     states: dict[Node, list[State]] = field(default_factory=dict)
 
     # Embedding.
@@ -125,6 +128,7 @@ class Layers:
         assert isinstance(op, ops.Linear)
         module: Any = self.model.get_submodule(op.module)
         weight, bias, inputs, outputs = linear_of(module)
+        weight, inputs, _ = self.channels(node.inputs[0], module.in_features).read(weight, inputs)
         name, made = c_name(op.module), body.room(shape_of(node))
         rows, cols = weight.shape
         count = product(made.shape[:-1])
@@ -146,6 +150,10 @@ class Layers:
         if not whole:
             self.widen(n, outputs, to, made, name)
         return made
+
+    def channels(self, node: Node, width: int) -> Channels:
+        """Which channels of a layer's input travel."""
+        return Channels.plain(self.narrow.get(node, np.arange(width)), width)
 
     def vectors_of(self, value: Value) -> tuple[str, str]:
         """Where vectors begin and how far they are apart; they are copied where they do not lie so."""
@@ -170,6 +178,7 @@ class Layers:
         frame = Frame(batch, steps, self.length(given[1], batch, steps) if op.lengths else "NULL", remembers)
         first = [body.whole(value).leaves[0].begin for value in given[len(given) - op.states :]]
         narrower = Narrower(module.input_size)
+        narrower.channels = self.channels(node.inputs[0], module.input_size)
         narrower.recurrent(op.module, module)
         x, width = self.vectors_of(given[0])
         self.states[node] = []
@@ -232,8 +241,13 @@ class Layers:
     def layer(self, level: Level, r: Recurrence) -> str:
         """The struct of a layer and direction."""
         name = f"{c_name(level.module)}_{level.layer}" + ("_back" if r.reverse else "")
+        while name in self.packed and not np.array_equal(self.read_by[name], r.inputs):
+            name += "_"  # the same layer, which reads other channels here
         if name not in self.packed:
-            self.packed[name] = pack(level, r, None, tight=True, int8=self.body.int8)
+            self.packed[name], self.read_by[name] = (
+                pack(level, r, None, tight=True, int8=self.body.int8),
+                r.inputs,
+            )
             self.body.structs.layer(name, self.packed[name])
         return name
 
@@ -252,8 +266,8 @@ class Layers:
             r = state.recurrence
             source, scale = (state.s, self.scale(state.name, r)) if op.part == "h" else (state.c, "NULL")
             to = made.leaves[0].base + (f" + {in_c(place * r.hidden * batch)}" if place else "")
-            which = self.neurons(state.name, r) if r.kept else "NULL"
-            sizes = f"{in_c(batch)}, {r.kept}, {r.hidden}"
+            which = self.neurons(state.name, r) if r.kept and node not in self.narrow else "NULL"
+            sizes = f"{in_c(batch)}, {r.kept}, {made.shape[-1]}"
             body.say(f"{body.call('leave')}({sizes}, {which}, {scale}, {source}, {to});")
         return made
 
@@ -274,12 +288,14 @@ class Layers:
     def matrix(
         self, name: str, module: Any, weight: Floats, forms: Sequence[Form | None]
     ) -> tuple[str, PackedMatrix]:
-        """A matrix by its parameter: what two layers share is stored once."""
-        key = (id(module.weight), weight.shape[1])
+        """A matrix by its parameter and columns: what two layers share is stored once."""
+        key = (id(module.weight), weight.tobytes())
         if key not in self.matrices:
             int8 = self.body.int8 and is_compact(module)
             every = (pack_matrix(weight, form, tight=True, int8=int8) for form in forms)
             packed = min(every, key=lambda matrix: matrix.nbytes)
+            while name in (taken for taken, _ in self.matrices.values()):
+                name += "_"  # the same layer, which reads other channels here
             self.matrices[key] = (self.body.structs.matrix(name, packed), packed)
         return self.matrices[key]
 
@@ -325,6 +341,12 @@ def recurrent_of(module: nn.Module, name: str) -> CompactRecurrent:
             "gw.accelerate(model) still runs it."
         )
     return module
+
+
+def kept_neurons(module: CompactRecurrent) -> Ints:
+    """The channels that the last layer of a stack gives."""
+    layers = [module.layer(module.num_layers - 1, d) for d in range(module.num_directions)]
+    return np.concatenate([integers(r.neurons) + d * module.hidden_size for d, r in enumerate(layers)])
 
 
 def tied(model: nn.Module, module: Any) -> bool:

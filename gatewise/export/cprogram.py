@@ -7,7 +7,7 @@ clayers; `cprogramtext` has the files.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from gatewise.export import calong, coperations
 from gatewise.export.cbody import C_KINDS, Body
-from gatewise.export.clayers import Layers
+from gatewise.export.clayers import Ints, Layers
 from gatewise.export.coperations import shape_of
 from gatewise.export.cpieces import piecewise
 from gatewise.export.csizes import letters_of, product
@@ -80,17 +80,21 @@ class Function:
 
 
 def write_function(
-    program: Program, model: nn.Module, most: int, int8: bool, stream: Stream | None = None
+    program: Program,
+    model: nn.Module,
+    most: int,
+    int8: bool,
+    narrow: Mapping[Node, Ints],
+    stream: Stream | None,
 ) -> Function:
-    """The statements that compute all results of a program, for sizes up to `most`.
+    """The statements that compute all results of a program, for sizes up to `most`; `narrow` is of cnarrow.
 
     Raises:
         ValueError: an operation has no C; with the line of forward().
     """
-    refuse_opaque(program)
     body = Body(most, int8)
     inputs, outputs = arguments(program)
-    layers = Layers(model, body, {argument.name: argument.value.count for argument in inputs})
+    layers = Layers(model, body, {a.name: a.value.count for a in inputs}, narrow)
     values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
     users = program.users()
     for node in (node for node in order(program) if node not in values):

@@ -259,3 +259,39 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"fc.weight is not finite, and NaN or infinity is not exported"):
         gw.export.to_c(small, tmp_path / "m")
     assert not list(tmp_path.iterdir())
+
+
+class Shared(nn.Module):
+    """One layer behind two others that were cut differently: of b, one more neuron is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.GRU(3, 8, batch_first=True), nn.LSTM(3, 8, batch_first=True)
+        self.top, self.fc, self.own = nn.LSTM(8, 5, batch_first=True), nn.Linear(8, 4), nn.Linear(8, 2)
+        with torch.no_grad():
+            for weight, unread in (
+                (self.top.weight_ih_l0, [1, 4]),
+                (self.fc.weight, [1, 4]),
+                (self.own.weight, [4]),
+            ):
+                weight[:, unread] = 0
+            for weight in (self.a.weight_hh_l0, self.b.weight_hh_l0):
+                weight[:, [1, 4]] = 0
+
+    def forward(self, x: Any) -> Any:
+        a, b = self.a(x)[0], self.b(x)[0]
+        return self.fc(a), self.own(torch.relu(b).mean(1)), self.fc(b), self.top(a)[0] + self.top(b)[0]
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_removed_channels_do_not_travel(weights: str, kernels: list[Path], tmp_path: Path) -> None:
+    """Readers take the kept ones alone, of each source its own."""
+    torch.manual_seed(0)
+    small, x = gw.compress(Shared().eval()), torch.randn(1, 6, 3)
+    compiled = CompiledProgram(small, tmp_path, kernels, (x,), weights=weights)
+    given = from_example(compiled.program, small, (x,))
+    expected = answers(compiled.program, rounded_layers(small) if weights == "int8" else small, given)
+    agree(compiled.run(compiled.instance(), given, expected), expected)
+    source = (compiled.folder / "model.c").read_text()
+    assert "widen(" not in source
+    assert "p_top_0_ = {" in source
