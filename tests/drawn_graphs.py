@@ -111,7 +111,9 @@ class Drawn(nn.Module):
         if move.kind == "conv":
             return layer(x[0].transpose(1, 2)).transpose(1, 2)
         if move.kind == "causal":
-            return layer(F.pad(x[0].transpose(1, 2), (move.setting, 0))).transpose(1, 2)
+            if move.setting == 1:
+                return layer(x[0].transpose(1, 2))[:, :, :-2].transpose(1, 2)  # padded on both sides
+            return layer(F.pad(x[0].transpose(1, 2), (2, 0))).transpose(1, 2)
         if move.kind == "batch_norm":
             return layer(x[0].transpose(1, 2)).transpose(1, 2) if move.sequence else layer(x[0])
         if move.kind == "attend":
@@ -174,7 +176,9 @@ def made_layer(move: Move, width: int, given: Any) -> nn.Module | None:
         return nn.BatchNorm1d(width)
     if move.kind == "conv":
         return nn.Conv1d(width, move.width, 3, padding=1)
-    return nn.Conv1d(width, move.width, 2, dilation=move.setting) if move.kind == "causal" else None
+    if move.kind == "causal":
+        return nn.Conv1d(width, move.width, 2, dilation=2, padding=2 if move.setting == 1 else 0)
+    return None
 
 
 def shifted(x: Tensor) -> Tensor:

@@ -42,11 +42,13 @@ class GraphState:
 class Way:
     """One way to call forward(), ready to run."""
 
-    def __init__(self, program: Program, model: nn.Module, carried: tuple[str, ...]) -> None:
+    def __init__(
+        self, program: Program, model: nn.Module, carried: tuple[str, ...], fold_embedding: bool | None
+    ) -> None:
         self.program = program
         self.returned = len(carried) if returns_state(program, carried) else 0  # parts of the answer
         self.stream: Stream = streamed(program, model)
-        self.prepared = Prepared(program, model, self.stream.special)
+        self.prepared = Prepared(program, model, self.stream.special, fold_embedding)
 
     @property
     def names(self) -> set[str]:
@@ -97,7 +99,7 @@ class GraphEngine(Engine):
         self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None, example: Any = None
     ) -> None:
         check_threads(threads)
-        self.model, self.threads = model, threads
+        self.model, self.threads, self.fold_embedding = model, threads, fold_embedding
         check_cpu_float32(self.model)
         self.parameters = list(inspect.signature(self.model.forward).parameters)
         self.ways = self._record(example)
@@ -107,7 +109,7 @@ class GraphEngine(Engine):
     def _record(self, example: Any) -> list[Way]:
         recorded = programs(self.model, example)
         self.carried = carried_arguments(recorded)
-        return [Way(program, self.model, self.carried) for program in recorded]
+        return [Way(program, self.model, self.carried, self.fold_embedding) for program in recorded]
 
     def __call__(  # type: ignore[override]
         self, *inputs: Any, state: Any = None, **named: Any

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gatewise.compact import CompactCell, CompactRecurrent
+from gatewise.compact import CompactCell, CompactEmbedding, CompactRecurrent
 from gatewise.compact.compress import compact_recurrent
 from gatewise.compact.plan import RecurrentPlan
 from gatewise.nn.lookup import bias_of, cell_of, is_compact, matrix_of, places_of
 from gatewise.program import operations as ops
 from gatewise.readers.graph import block_name
 from gatewise.runtime.evaluate import embedding
-from gatewise.runtime.narrow import Floats, Narrower, Recurrence, Table, floats, integers
+from gatewise.runtime.narrow import Floats, Level, Narrower, Recurrence, Table, floats, integers
 from gatewise.runtime.stages import Lookup, make_network
 
 Array = NDArray[Any]
@@ -59,7 +59,8 @@ def lookup(module: nn.Module, name: str) -> Layer:
     words, width = int(module.num_embeddings), int(module.embedding_dim)  # type: ignore[arg-type]
     weight, components = floats(module.weight), integers(module.components)
     rows = None if len(weight) == words else integers(module.rows)
-    return named_lookup(Lookup(Table(spread(weight, components, width), rows, words)), name)
+    find = named_lookup(Lookup(Table(weight, rows, words)), name)
+    return lambda ids: spread(find(ids), components, width)
 
 
 def named_lookup(find: Lookup, name: str) -> Layer:
@@ -80,16 +81,22 @@ class Memory(NamedTuple):
 
 
 class RecurrentLayer:
-    """y, memory = layer(x, lengths, first, threads): a stack of one or two directions by the C kernels."""
+    """A stack of one or two directions by the C kernels; with `words`, an embedding, it reads ids."""
 
-    def __init__(self, module: nn.Module, name: str) -> None:
+    def __init__(
+        self, module: nn.Module, name: str, words: CompactEmbedding | None = None, fold: bool | None = None
+    ) -> None:
         stack = as_compact(module, name)
         narrower = Narrower(stack.input_size)
+        if words is not None:
+            narrower.embedding(words)
         narrower.recurrent(name, stack)
-        levels = [link for link in narrower.links if not isinstance(link, Table)]
-        self.name, self.hidden, self.both_ways = name, stack.hidden_size, stack.bidirectional
-        self.network = make_network(None, levels, None, stack.input_size, "", False, None)  # type: ignore[arg-type]
-        self.directions: list[Recurrence] = [r for level in levels for r in level.directions]  # type: ignore[union-attr]
+        levels = [link for link in narrower.links if isinstance(link, Level)]
+        table = None if words is None else narrower.links[0]
+        assert table is None or isinstance(table, Table)
+        self.name, self.hidden, self.reads = name, stack.hidden_size, np.int64 if words else np.float32
+        self.network = make_network(table, levels, None, stack.input_size, "", False, fold)
+        self.directions: list[Recurrence] = [r for level in levels for r in level.directions]
         top = self.directions[-stack.num_directions :]
         self.places = np.concatenate([r.neurons + d * self.hidden for d, r in enumerate(top)])
         self.width = self.hidden * stack.num_directions
@@ -106,9 +113,9 @@ class RecurrentLayer:
         return Memory(memory, batch)
 
     def run(self, x: Array, memory: Memory, lengths: Array | None, threads: int) -> Array:
-        """(B, T, I) -> (B, T, D*H); the memory is overwritten."""
+        """(B, T, I) or ids (B, T) -> (B, T, D*H); the memory is overwritten."""
         batch, steps = x.shape[:2]
-        x = np.require(x, np.float32, ["C", "A"])
+        x = np.require(x, self.reads, ["C", "A"])
         y = np.empty((batch, steps, self.network.width), np.float32)
         sizes = None if lengths is None else self.checked(lengths, steps)
         self.network.run(x, memory.parts, y, steps, batch, True, sizes, threads)

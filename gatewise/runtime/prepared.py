@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from gatewise.compact import CompactEmbedding
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program, letters_in, mapped
 from gatewise.runtime.evaluate import parameter
@@ -40,6 +41,7 @@ class Step(NamedTuple):
 
     node: Node
     run: Run
+    reads: tuple[Node, ...]
     done: tuple[Node, ...]
 
 
@@ -50,22 +52,43 @@ class Unrunnable(ValueError):
 class Prepared:
     """answer = prepared.run(arrays, call), in forward()'s structure."""
 
-    def __init__(self, program: Program, model: nn.Module, special: dict[Node, Run] | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        model: nn.Module,
+        special: dict[Node, Run] | None = None,
+        fold_embedding: bool | None = None,
+    ) -> None:
         if (node := program.opaque()) is not None:
             assert isinstance(node.op, ops.Opaque)
             raise Unrunnable(f"{node.line}: {node.op.what}. {WAY_OUT}")
         self.program, self.model, self.special = program, model, special or {}
-        self.recurrent: dict[str, RecurrentLayer] = {}
+        self.fold_embedding = fold_embedding
+        self.layers: dict[tuple[str, str], RecurrentLayer] = {}
         self.constants: dict[Node, Array] = {}
-        nodes = [node for node in program.nodes if not isinstance(node.op, ops.Input)]
-        moving = [(node, self.runner(node)) for node in nodes if not self.folded(node)]
-        last: dict[Node, Node] = {source: node for node, _ in moving for source in node.inputs}
+        users = program.users()
+        self.words = {node for node in users if self.is_of_layers(node, users[node])}
+        nodes = [node for node in users if not isinstance(node.op, ops.Input) and node not in self.words]
+        moving = [(node, self.runner(node), self.sources(node)) for node in nodes if not self.folded(node)]
+        last = {source: node for node, _, reads in moving for source in reads}
         kept = {*program.results, *self.constants}
         ends: dict[Node, list[Node]] = {}
         for source, reader in last.items():
             if source not in kept:
                 ends.setdefault(reader, []).append(source)
-        self.steps = [Step(node, run, tuple(ends.get(node, ()))) for node, run in moving]
+        self.steps = [Step(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving]
+
+    def is_of_layers(self, node: Node, users: list[Node]) -> bool:
+        """Whether an embedding is read by recurrent layers alone, which then read words."""
+        if not isinstance(node.op, ops.Embed) or not users or node in self.program.results:
+            return False
+        compact = isinstance(self.model.get_submodule(node.op.module), CompactEmbedding)
+        layers = all(isinstance(u.op, ops.Recurrent) and node not in u.inputs[1:] for u in users)
+        return compact and layers and node.rank == 3
+
+    def sources(self, node: Node) -> tuple[Node, ...]:
+        first, *rest = node.inputs or (node,)
+        return (first.inputs[0], *rest) if first in self.words else node.inputs
 
     def folded(self, node: Node) -> bool:
         """Whether a value is the same in every call; it is computed now."""
@@ -89,19 +112,26 @@ class Prepared:
         if isinstance(op, ops.LastState):
             (source,) = node.inputs
             assert isinstance(source.op, ops.Recurrent)
-            layer = self.layer(source.op.module)
+            layer = self.layer(source)
             return lambda _, call: layer.last(call.after[source], op.part)
         if (plain := plain_layer(op, self.model)) is not None:
             return lambda inputs, _: plain(inputs[0])
         return lambda inputs, call: computed(node, inputs, call.letters)
 
-    def layer(self, name: str) -> RecurrentLayer:
-        if name not in self.recurrent:
-            self.recurrent[name] = RecurrentLayer(self.model.get_submodule(name), name)
-        return self.recurrent[name]
+    def layer(self, node: Node) -> RecurrentLayer:
+        """The kernels of a recurrent layer, and of the embedding that it reads alone."""
+        op, below = node.op, node.inputs[0]
+        assert isinstance(op, ops.Recurrent)
+        embedding = below.op.module if isinstance(below.op, ops.Embed) and below in self.words else None
+        key = (op.module, embedding or "")
+        if key not in self.layers:
+            words = None if embedding is None else self.model.get_submodule(embedding)
+            module = self.model.get_submodule(op.module)
+            self.layers[key] = RecurrentLayer(module, op.module, words, self.fold_embedding)  # type: ignore[arg-type]
+        return self.layers[key]
 
     def recurrence(self, node: Node, op: ops.Recurrent) -> Run:
-        layer = self.layer(op.module)
+        layer = self.layer(node)
 
         def run(inputs: list[Array], call: Call) -> Array:
             x, first = inputs[0], inputs[len(inputs) - op.states :]
@@ -115,8 +145,8 @@ class Prepared:
     def run(self, arrays: dict[Node, Array], call: Call) -> Any:
         values = self.constants | arrays
         with np.errstate(all="ignore"):
-            for node, run, done in self.steps:
-                values[node] = run([values[source] for source in node.inputs], call)
+            for node, run, reads, done in self.steps:
+                values[node] = run([values[source] for source in reads], call)
                 for source in done:
                     del values[source]
         own = {id(array) for array in (*self.constants.values(), *arrays.values())}
