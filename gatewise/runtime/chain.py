@@ -342,6 +342,8 @@ class Walk(RecurrentWalk):
         if self.lengths is not None and self.padded is not None:
             raise self.padded
         returns_state = isinstance(returned, tuple | list) and bool(states)
+        if states and not returns_state:
+            raise ChainError(f"forward() returns a state by name, beside its answer. {WAY_OUT}")
         if returns_state and any(step.kind in POOLS for step in value.steps):
             # forward() would pool every piece of a sequence by itself, engine and C all of them together.
             raise ChainError(

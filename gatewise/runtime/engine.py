@@ -10,6 +10,10 @@ import torch
 from torch import nn
 
 from gatewise.compact import compacted
+from gatewise.program import Node
+from gatewise.program.operations import LastState, Reshape, Slice
+from gatewise.program.sizes import Size
+from gatewise.program.ways import programs
 from gatewise.runtime.arguments import from_tensor, is_tensor
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools
@@ -68,6 +72,8 @@ class Engine:
         small = compacted(model)
         try:
             narrow = narrowed(small)
+            if narrow.chain.returns_state and picks_states(small):
+                raise ChainError("forward() returns a part of a state beside its answer.")
         except ChainError as refused:
             from gatewise.runtime.graph_engine import graph_engine
 
@@ -284,6 +290,24 @@ class Engine:
                 f"lengths: sequence {wrong} has length {sizes[wrong]}, outside {self._least}..{steps}"
             )
         return np.ascontiguousarray(sizes, np.int32)
+
+
+def picks_states(model: nn.Module) -> bool:
+    """Whether forward() returns h_n[-1], say, which a chain may have taken for the whole state: it does not see
+    through isinstance(state, tuple)."""
+    try:
+        ways = programs(model)
+    except ValueError:
+        return False
+    return any(picks_state(leaf) for way in ways for leaf in way.results)
+
+
+def picks_state(node: Node) -> bool:
+    """h_n[-1] of a batch has one axis less than h_n; that of an unbatched call has as many less as h_n itself."""
+    source = node
+    while isinstance(source.op, Slice | Reshape):
+        source = source.inputs[0]
+    return isinstance(source.op, LastState) and isinstance(source.shape[1], Size) and node.rank < source.rank
 
 
 def as_shape(*sizes: int | str) -> str:

@@ -208,6 +208,26 @@ def test_an_argument_of_no_recorded_way_is_refused() -> None:
         engine(x, torch.ones(2))
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_part_of_a_state_is_an_answer(by_name: bool) -> None:
+    """A tracer takes isinstance(state, tuple) for false, and c_n for h_n[-1]."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(3, 4, batch_first=True)
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Any:
+            out, state = self.rnn(x)
+            h = state[0] if isinstance(state, tuple) else state
+            return {"y": self.fc(out), "last": h[-1]} if by_name else (self.fc(out), h[-1])
+
+    torch.manual_seed(0)
+    small, x = gw.compress(Last().eval()), torch.randn(2, 5, 3)
+    torch.testing.assert_close(gw.Engine(small)(x)[0], answered(small, x), **CLOSE)
+
+
 def test_steps_go_on_until_reset(speaker: Any) -> None:
     small, engine, x, who = speaker
     expected = answered(small, x, who)[0]
