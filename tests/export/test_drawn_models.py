@@ -23,6 +23,7 @@ import gatewise as gw
 from gatewise.runtime.graph_engine import GraphEngine
 
 DRAWN = (12, 2_000)  # usual and --long
+NUMPY = {"float": "float32"}  # what ONNX calls otherwise
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}  # sums in another order, through several layers
 
 
@@ -83,20 +84,20 @@ def accelerated(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Ten
 
 
 def engine(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
-    made = gw.Engine(small)
-    if isinstance(made, GraphEngine):  # takes what forward() takes
+    made = gw.Engine(small, example=case.inputs)
+    if isinstance(made, GraphEngine):
         return lambda: first(made(*case.inputs)[0])
-    return lambda: first(made(case.inputs[0], lengths=case.lengths))
+    return lambda: first(made(case.inputs[0], lengths=case.lengths)[0])  # a chain takes lengths by name
 
 
 def onnx(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
-    path = gw.export.to_onnx(small, folder / "model.onnx", states=False)
+    path = gw.export.to_onnx(small, folder / "model.onnx", states=False, example=case.inputs)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    types = {known.name: known.type.removeprefix("tensor(")[:-1] for known in session.get_inputs()}
-    fed = {"x": case.inputs[0].numpy()}
-    if "lengths" in types and case.lengths is not None:
-        fed["lengths"] = case.lengths.numpy().astype(types["lengths"])
-    return lambda: torch.from_numpy(session.run(["y"], fed)[0])
+    given = [argument.numpy() for argument in case.inputs if argument is not None]
+    types = [known.type.removeprefix("tensor(")[:-1] for known in session.get_inputs()]
+    names = [known.name for known in session.get_inputs()]
+    fed = {name: x.astype(NUMPY.get(kind, kind)) for name, kind, x in zip(names, types, given)}
+    return lambda: torch.from_numpy(session.run(None, fed)[0])
 
 
 FORMS: dict[str, Form] = {"loaded": loaded, "accelerated": accelerated, "engine": engine, "ONNX": onnx}
@@ -125,13 +126,14 @@ class Campaign:
             else:
                 torch.testing.assert_close(answer(), expected, **CLOSE)
                 self.same[name] += 1
-        self.check_c(small)
+        self.check_c(small, case)
 
-    def check_c(self, small: nn.Module) -> None:
+    def check_c(self, small: nn.Module, case: Drawn) -> None:
         """The export checks itself, against the answers that the compact model gave."""
         folder = self.folder / "c"
         try:
-            gw.export.to_c(small, folder, weights=("float32", "int8")[self.models % 2])
+            weights = ("float32", "int8")[self.models % 2]
+            gw.export.to_c(small, folder, weights=weights, example=case.inputs)
         except (TypeError, ValueError):
             self.refused["C"] += 1
             return
