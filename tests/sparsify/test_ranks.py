@@ -61,6 +61,14 @@ def test_ranks_with_equal_seeds_draw_noise_of_their_own(seen: list[dict[str, Any
     assert first["outside"] == second["outside"]
 
 
+@pytest.mark.parametrize("part", ["lasso", "refit"])
+def test_masks_and_cuts_are_the_same_on_both_ranks(seen: list[dict[str, Any]], part: str) -> None:
+    """Thresholds, budgets and cuts are functions of weights that are the same: no rank has a mask of its own."""
+    first, second = (rank["pruned"][part] for rank in seen)
+    assert first == second
+    assert 0 < first["gates"] <= 12  # half of them
+
+
 def test_ranks_that_drift_apart_are_noticed(seen: list[dict[str, Any]]) -> None:
     """Whoever comes second sees that the added parameters differ where the others do not."""
     said = "".join(rank["forgotten"]["error"] for rank in seen)

@@ -72,6 +72,35 @@ def right() -> dict[str, Any]:
     return {"error": error, "weights": weights, "draws": draws, "outside": torch.rand(3).tolist()}
 
 
+def pruned() -> dict[str, Any]:
+    """Group lasso with a budget, then a refit, each wrapped by itself; what is left after each."""
+    torch.manual_seed(0)
+    model = Classifier(hidden=6)
+    lasso = gw.GroupLasso(model, "W+G+N", l1=1e-4, group=1e-2)
+    budget = gw.Budget(lasso, gates=0.5, steps=20)
+    found = {"lasso": after(model, lasso, 20, budget)}
+    return {**found, "refit": after(model, gw.Refit(model), 5)}
+
+
+def after(model: nn.Module, sparsifier: Any, updates: int, budget: Any = None) -> dict[str, Any]:
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    data = torch.Generator().manual_seed(RANK)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        loss = wrapped(torch.randint(9, (4, 2), generator=data)).square().mean()
+        (loss + sparsifier.penalty()).backward()
+        optimizer.step()
+        sparsifier.step()
+        if budget is not None:
+            budget.step()
+    return {
+        "weights": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
+        "compact": {name: tensor.tolist() for name, tensor in gw.compress(model).state_dict().items()},
+        "gates": sum(gw.measure(model).gates.values()),
+    }
+
+
 def forgotten() -> dict[str, Any]:
     """Someone averages the gradients of all but the parameters that were added."""
     model, sparsifier = made(levels="W")
@@ -120,7 +149,7 @@ def shrunk() -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'meeting'}", rank=RANK, world_size=2)
-    parts = (too_early, thrown_away, right, forgotten, independent, shrunk)
+    parts = (too_early, thrown_away, right, pruned, forgotten, independent, shrunk)
     (FOLDER / f"{RANK}.json").write_text(json.dumps({part.__name__: part() for part in parts}))
     dist.barrier()
     dist.destroy_process_group()

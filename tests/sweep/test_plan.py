@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,9 @@ def test_dense_rivals_are_smaller_and_search_what_they_read() -> None:
     assert (found["model.hidden"].low, found["model.hidden"].high) == (4, 64)
     base = plan.base(DENSE)
     assert (base.sparsify.method, base.refit.epochs, base.budget.wanted()) == ("none", 0, {})
-    assert base.train == plan.recipe.train
+    assert base.train == replace(
+        plan.recipe.train, epochs=1 + 3
+    )  # as long as the sparse ones, with their refit
     assert plan.recipe_of(DENSE, {"model.hidden": 9}).model.hidden == 9
 
 
@@ -133,3 +136,12 @@ def test_a_wrong_address_is_one_sentence_without_its_password(
     assert sentence in said
     assert "secret" not in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "reproduction" / "sweeps").glob("*.toml"))
+)
+def test_the_sweeps_that_come_with_the_package_can_begin(path: Path) -> None:
+    """Both ends of all of their ranges make a recipe, of a sparse network and of a dense one."""
+    plan = read_plan(str(path))
+    assert plan.kinds == (SPARSE, DENSE)
