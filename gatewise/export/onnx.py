@@ -8,6 +8,7 @@ there, by nodes whose inputs are constants: runtimes compute those once, when th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch import nn
 from gatewise.compact import compacted
 from gatewise.export.onnx_chain import chain_model
 from gatewise.export.onnx_program import program_model
-from gatewise.export.onnx_ways import chosen, with_states, without_states
+from gatewise.export.onnx_ways import Beside, chosen, with_states, without_states
 from gatewise.export.written import put
+from gatewise.nn.lookup import is_single_step
+from gatewise.program.graph import Program
 from gatewise.program.recorder import Refused
 from gatewise.program.ways import bound_example, programs
 from gatewise.runtime.narrow import check_cpu_float32, narrow_chain
@@ -59,23 +62,40 @@ def to_onnx(
         raise IsADirectoryError(
             f"{target} is a folder; ONNX is written into a file, {target / 'model.onnx'} say."
         )
-    try:
-        proto = chain_model(narrow_chain(model), opset, states, lengths)
-    except ChainError:
-        proto = of_program(compacted(model), opset, states, lengths, example)
+    proto = written(model, opset, states, lengths, example)
     onnx.checker.check_model(proto, full_check=True)
     put(target, proto.SerializeToString())
     return target
 
 
-def of_program(small: nn.Module, opset: int, states: bool | None, lengths: bool | None, example: Any) -> Any:
-    check_cpu_float32(small)
+def written(model: nn.Module, opset: int, states: bool | None, lengths: bool | None, example: Any) -> Any:
+    """By the program of forward(). Loops around cells, and lengths or calls beside forward(), are known to chains."""
+    ways: list[Callable[[], Any]] = [
+        lambda: program_model(*program_of(model, states, lengths, example), opset),
+        lambda: chain_model(narrow_chain(model), opset, states, lengths),
+    ]
+    if any(map(is_single_step, model.modules())):
+        ways.reverse()
     try:
-        found = programs(small, example)
-    except Refused as error:
-        raise ChainError(f"{error}. {way_out(small)}") from error
+        return ways[0]()
+    except (Refused, Beside, ChainError) as first:
+        try:
+            return ways[1]()
+        except (Refused, Beside, ChainError) as second:
+            why = first if isinstance(second, ChainError) else second
+            said = str(why) if isinstance(why, ChainError) else f"{why}. {way_out(model)}"
+            raise ChainError(said) from why
+
+
+def program_of(
+    model: nn.Module, states: bool | None, lengths: bool | None, example: Any
+) -> tuple[nn.Module, Program]:
+    """The compact model, and its program as asked for."""
+    small = compacted(model)
+    check_cpu_float32(small)
+    found = programs(small, example)
     given = {name for name, value in bound_example(small, example).items() if value is not None}
     program = chosen([p for p in found if given and given >= set(p.arguments)] or found, states, lengths)
-    if states is not None:
-        program = with_states(program, small) if states else without_states(program)
-    return program_model(small, program, opset)
+    if states is None:
+        return small, program
+    return small, with_states(program, small) if states else without_states(program)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compress
+from gatewise.export.onnx_graph import not_empty
 from gatewise.export.onnx_layers import enter, leave, looked_up, read, recurrence
 from gatewise.export.onnx_tensors import ARRAYS, Held, Tensors
 from gatewise.nn.lookup import bias_of, cell_of, matrix_of, why_not_recurrent
@@ -122,9 +123,10 @@ def linear_parts(module: nn.Module) -> tuple[Floats, Tensor | None, Ints, Ints]:
 
 def tied(t: Tensors, source: Node, inputs: Ints, table: str) -> tuple[str, str]:
     """What a matrix reads that is an embedding's, too: a node on a constant, which runtimes compute once."""
-    x = t.whole(source)
-    if len(inputs) < source.shape[-1]:
-        x = t.graph.add("Gather", x, t.graph.constant(inputs), axis=-1)
+    held = t.held[source]
+    x = held.name
+    if not np.array_equal(inputs, np.arange(source.shape[-1]) if held.kept is None else held.kept):
+        x = t.graph.add("Gather", t.whole(source), t.graph.constant(inputs), axis=-1)
     return x, t.graph.add("Transpose", table, perm=[1, 0])
 
 
@@ -182,7 +184,7 @@ class Stack:
 
     def __init__(self, t: Tensors, node: Node, op: Recurrent, module: CompactRecurrent) -> None:
         self.t, self.node, self.module = t, node, module
-        self.lengths = t.whole(node.inputs[1]) if op.lengths else ""
+        self.lengths = not_empty(t.graph, t.whole(node.inputs[1])) if op.lengths else ""
         self.starts = [t.whole(state) for state in node.inputs[len(node.inputs) - op.states :]]
         self.wanted = {user.op.part for user in t.users[node] if isinstance(user.op, LastState)}
         self.finals: list[list[str]] = []  # by place: h, or h and c, (1, B, H); empty where nobody wants one

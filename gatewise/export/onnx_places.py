@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gatewise.export.onnx_graph import Graph
-from gatewise.export.onnx_tensors import ARRAYS, Held, Tensors, same
+from gatewise.export.onnx_tensors import ARRAYS, Held, Tensors
 from gatewise.program.graph import Node
 from gatewise.program.operations import (
     Concat,
@@ -17,11 +17,12 @@ from gatewise.program.operations import (
     Index,
     Pad,
     Permute,
+    Reduce,
     Reshape,
     Slice,
     Unpack,
 )
-from gatewise.program.sizes import Size
+from gatewise.program.sizes import Size, same
 
 FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -126,8 +127,13 @@ def column(graph: Graph, x: str) -> str:
 
 
 def gathered(t: Tensors, node: Node, op: Gather) -> str:
+    """torch refuses negative indices here, so for ONNX they are far beyond the end."""
     source, index = node.inputs
-    return t.graph.add("GatherElements", t.whole(source), t.whole(index), axis=op.axis)
+    places = t.whole(index)
+    if not isinstance(index.op, Reduce):  # argmax() gives none
+        negative = t.graph.add("Less", places, t.graph.integer(0))
+        places = t.graph.add("Where", negative, t.graph.integer(LAST), places)
+    return t.graph.add("GatherElements", t.whole(source), places, axis=op.axis)
 
 
 def unpacked(t: Tensors, node: Node, op: Unpack) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gatewise.export.onnx_graph import Graph
-from gatewise.export.onnx_tensors import Held, Tensors, floor_divided, same
+from gatewise.export.onnx_tensors import Held, Tensors, floor_divided
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
 from gatewise.program.operations import COMPARISONS, Cast, Choose, Combine, Map
+from gatewise.program.sizes import same
 from gatewise.runtime.narrow import Ints
 
 # Functions that are one operator, without settings.

@@ -12,7 +12,7 @@ from torch import nn
 from gatewise.export.onnx_graph import Graph
 from gatewise.export.onnx_layers import widened
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
-from gatewise.program.sizes import Floor, Size, Term, terms_of, whole
+from gatewise.program.sizes import Floor, Size, Term, whole
 from gatewise.runtime.narrow import Ints
 
 ARRAYS = {FLOAT: np.float32, INT: np.int64, BOOL: np.bool_}
@@ -104,8 +104,3 @@ def lone_letter(size: Size) -> str:
 def floor_divided(graph: Graph, a: str, b: str) -> str:
     """floor(a / b) of whole numbers; ONNX rounds towards zero."""
     return graph.add("Div", graph.add("Sub", a, graph.add("Mod", a, b)), b)
-
-
-def same(one: int, other: int) -> bool:
-    """Whether two sizes are equal in every call; == of sizes raises where some calls say otherwise."""
-    return terms_of(one) == terms_of(other)

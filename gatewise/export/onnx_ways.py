@@ -14,24 +14,26 @@ from gatewise.program.graph import INT, Node, Program, mapped
 from gatewise.program.operations import Embed, Input, LastState, Recurrent
 
 
+class Beside(ValueError):
+    """What is asked for is not in forward(): lengths it does not take, or a call without an argument it needs."""
+
+
 def chosen(found: Sequence[Program], states: bool | None, lengths: bool | None) -> Program:
     """The first way that takes states and lengths as asked; unasked, states where forward() returns them."""
     takes = any(map(returned_states, found)) if states is None else states
-    wanted = [p for p in found if bool(state_arguments(p)) == takes] or (found if states is not False else [])
-    if not wanted:
-        (name, *_) = state_arguments(found[0])
-        raise ValueError(f"states=False: forward() takes {name!r} in every call.")
-    with_them = [p for p in wanted if length_arguments(p)]
-    if lengths and not with_them:
-        raise ValueError(
-            "lengths=True: forward() takes no lengths; only a chain of layers is padded beside it."
-        )
-    if lengths is False and len(with_them) == len(wanted):
-        (name, *_) = length_arguments(wanted[0])
-        raise ValueError(f"lengths=False: forward() takes {name!r} in every call.")
+    wanted = [p for p in found if bool(state_arguments(p)) == takes] or found
+    if states is False and (needed := state_arguments(wanted[0])):
+        raise Beside(f"states=False: forward() takes {needed[0]!r} in every call")
     if lengths is None:
         return wanted[0]
-    return next(p for p in wanted if bool(length_arguments(p)) == lengths)
+    for program in wanted:
+        if bool(length_arguments(program)) == lengths:
+            return program
+    if lengths:
+        raise Beside(
+            "lengths=True: forward() takes no lengths, and only a chain of layers is padded beside it"
+        )
+    raise Beside(f"lengths=False: forward() takes {length_arguments(wanted[0])[0]!r} in every call")
 
 
 def returned_states(program: Program) -> list[Node]:

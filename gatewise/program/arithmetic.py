@@ -134,6 +134,8 @@ def clamp(recorder: Recorder, x: Any, min: Any = None, max: Any = None) -> Recor
     if any(isinstance(limit, torch.Tensor | Size) for limit in (min, max)):
         low = x if min is None else combine(recorder, "maximum", x, min)
         return low if max is None else combine(recorder, "minimum", low, max)
+    if any(isinstance(limit, float) for limit in (min, max)):  # counts become floats, as in torch
+        x = cast(recorder, x, FLOAT)
     low, high = -math.inf if min is None else min, math.inf if max is None else max
     return pointwise(recorder, x, "clamp", (low, high))
 

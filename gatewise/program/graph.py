@@ -64,7 +64,8 @@ class Program:
         found: dict[Node, None] = {}
         for node in (*self.inputs, *self.results, *self.effects):
             visit(node, found, {})
-        binding = {name: node for node in found for name in bound_by(node)}
+        # The first one with a letter: another may read what it gives.
+        binding = {name: node for node in reversed(found) for name in bound_by(node)}
         if binding:
             unordered, found = found, {}
             for node in unordered:

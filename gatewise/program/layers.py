@@ -44,7 +44,9 @@ def needs(value: Any, *candidates: Any, kind: str | None = None) -> None:
 
 def call_linear(recorder: Recorder, name: str, module: Any, input: Any) -> Recorded:
     width = module.in_features
-    needs(input, (BATCH, TIME, width), (BATCH, width), (BATCH, TIME, letter("S9"), width))
+    needs(
+        input, (BATCH, TIME, width), (TIME, BATCH, width), (BATCH, width), (BATCH, TIME, letter("S9"), width)
+    )
     node = recorder.node(input)
     if not node.rank:
         raise Impossible
@@ -53,7 +55,7 @@ def call_linear(recorder: Recorder, name: str, module: Any, input: Any) -> Recor
 
 
 def call_embedding(recorder: Recorder, name: str, module: Any, input: Any) -> Recorded:
-    needs(input, (BATCH, TIME), (BATCH,), (BATCH, TIME, letter("S9")), kind=INT)
+    needs(input, (BATCH, TIME), (TIME, BATCH), (BATCH,), (BATCH, TIME, letter("S9")), kind=INT)
     node = recorder.node(input)
     decide(node, INT)
     if node.kind != INT:
@@ -117,6 +119,8 @@ def recur(
 ) -> tuple[Recorded, list[Recorded]]:
     """A layer over (B, T, I), with y (B, T, D*H) and states (L*D, B, H)."""
     node = recorder.node(x)
+    if same(node.shape[1], BATCH) and not same(node.shape[0], BATCH):
+        raise Impossible  # the argument has its time first
     unified(node.shape[-1], module.input_size)
     given = first_states(recorder, module, hx, node.shape[0], alone)
     op = Recurrent(name, lengths is not None, len(given))

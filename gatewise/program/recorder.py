@@ -371,7 +371,8 @@ def usual_shapes(argument: str) -> list[Any]:
     usual = [(batch, time, width), (batch, time), (batch, width), (batch,)]
     if "len" in argument:  # what is called lengths seldom is a sequence
         usual.reverse()
-    return [*usual, (batch, width, time), (batch, time, width, other), ()]
+    time_first = [(time, batch, width), (time, batch)]
+    return [*usual, *time_first, (batch, width, time), (batch, time, width, other), ()]
 
 
 def as_input(argument: str, shape: tuple[int, ...], kind: str | None) -> Recorded:

@@ -35,9 +35,22 @@ def test_onnx_takes_the_lengths(name: str, tmp_path: Path) -> None:
             expected = model(x, n)
         (got,) = session.run(["y"], {"x": x.numpy(), "lengths": n.numpy()})
         torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
-    if "pack" not in name:
-        with pytest.raises(Exception, match="a_sequence_has_no_step"):
-            session.run(["y"], {"x": np.zeros((2, 3, E), np.float32), "lengths": np.array([3, 0])})
+    if name != "last step, all channels":  # by range(B), which only chains know: they refuse no steps
+        check_no_step(session, model, torch.randn(2, 3, E), torch.tensor([3, 0]))
+
+
+def check_no_step(session: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> None:
+    """A sequence of no step: what the cut model gives, NaN perhaps, and an error where it raises one."""
+    feed = {given.name: x.numpy() for given, x in zip(session.get_inputs(), inputs)}
+    try:
+        with torch.no_grad():
+            expected = gw.compress(model)(*inputs)
+    except RuntimeError:
+        with pytest.raises(Exception, match=r"a_sequence_has_no_step|GatherElements"):
+            session.run(["y"], feed)
+    else:
+        (got,) = session.run(["y"], feed)
+        torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE, equal_nan=True)
 
 
 @pytest.mark.parametrize("opset", [15, 17, 23])
@@ -54,9 +67,8 @@ def test_onnx_finds_the_ends_of_texts(name: str, opset: int, tmp_path: Path) -> 
         torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
     with pytest.raises(ValueError, match=f"ends a text at its padding, {PAD}, so the graph takes no"):
         gw.export.to_onnx(model, tmp_path / "lengths.onnx", lengths=True)
-    for text in ([1, PAD, 1], [PAD, 1, 1], [PAD, PAD, PAD]):
-        with pytest.raises(Exception, match="a_text_has_no_word_or_padding_before_one"):
-            session.run(["y"], {"x": np.array([[1, 1, 3], text])})
+    for text in ([1, PAD, 1], [PAD, 1, 1], [PAD, PAD, PAD]):  # padding may be anywhere
+        check_no_step(session, model, torch.tensor([[1, 1, 3], text]))
 
 
 @pytest.mark.parametrize("name", ["mean by mask", "maximum", "sum of norms", "last step", "every step"])

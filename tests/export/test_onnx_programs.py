@@ -114,6 +114,7 @@ RETURNED: dict[str, tuple[Callable[..., Any], list[str]]] = {
         ["logits", "all.0", "all.1"],
     ),
     "a named tuple": (lambda m, x: Heads(m.fc(m.rnn(x)[0]), x), ["logits", "value"]),
+    "its state": (lambda m, x: (m.fc(m.rnn(x)[0]), m.rnn(x)[1]), ["y", "hn", "cn"]),
     "what it was given": (lambda m, x: {"x": x, "y": m.fc(m.rnn(x)[0])}, ["x0", "y"]),
     "nothing else": (lambda m, x: (m.fc(m.rnn(x)[0]), None), ["y"]),
     "one value twice": (lambda m, x: [m.fc(m.rnn(x)[0])] * 2, ["y0", "y1"]),
@@ -128,3 +129,52 @@ def test_outputs_stand_in_the_order_of_forward(name: str, tmp_path: Path) -> Non
     session, x = Session(model, tmp_path), torch.randn(2, 5, 3)
     torch.testing.assert_close(session(x), answers(model, [x]), **CLOSE)
     assert session.outputs == names
+
+
+class TwoLayers(nn.Module):
+    """Of three layers' states it returns one; the decoder is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(3, 4, 2, batch_first=True)
+        self.second = nn.GRU(4, 5, batch_first=True)
+        self.fc = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        out, _ = self.first(x, state)
+        y, h = self.second(out)
+        again, _ = self.second(out.flip(1), h)
+        return self.fc(y + again), h
+
+
+def test_states_are_those_that_forward_takes_and_returns(tmp_path: Path) -> None:
+    """Not those of other layers, of all layers, or of two calls side by side."""
+    torch.manual_seed(0)
+    model, x = TwoLayers().eval(), torch.randn(2, 5, 3)
+    state = (torch.randn(2, 2, 4), torch.randn(2, 2, 4))
+    session = Session(model, tmp_path)
+    assert session.inputs == ["x", "state.0", "state.1"]
+    assert session.outputs == ["y", "second.hn"]
+    torch.testing.assert_close(session(x, state), answers(model, [x, state]), **CLOSE)
+    without = Session(model, tmp_path, states=False)
+    assert (without.inputs, without.outputs) == (["x"], ["y"])
+    torch.testing.assert_close(without(x), answers(model, [x])[:1], **CLOSE)
+    with pytest.raises(ValueError, match="calls second more than once"):
+        Session(model, tmp_path, states=True)
+
+
+def test_states_beside_forward(tmp_path: Path) -> None:
+    """states=True: every layer starts where the caller says, and its last state comes out."""
+    small, inputs = compressed("residual sum")
+    session = Session(small, tmp_path, states=True)
+    assert len(session.inputs) == 1 + len(session.outputs[1:])
+    (x,) = inputs
+    zeros = [torch.zeros([n if n else len(x) for n in shape]) for shape in shapes_of(session)]
+    y, *states = session(x[:, :2], *zeros)
+    later, *_ = session(x[:, 2:], *states)
+    torch.testing.assert_close([torch.cat([y, later], 1)], answers(small, inputs), **CLOSE)
+
+
+def shapes_of(session: Session) -> list[list[int]]:
+    """The shapes of the states; 0 for the batch."""
+    return [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in session.graph.input[1:]]

@@ -65,8 +65,10 @@ def check_onnx(small: Any, folder: Path) -> None:
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     with torch.no_grad():
         expected = small(IDS)[0].numpy()
-    np.testing.assert_allclose(session.run(["y"], {"x": IDS.numpy()})[0], expected, **CLOSE)
-    np.testing.assert_allclose(ReferenceEvaluator(proto).run(["y"], {"x": IDS.numpy()})[0], expected, **CLOSE)
+    np.testing.assert_allclose(session.run(["y"], {"ids": IDS.numpy()})[0], expected, **CLOSE)
+    np.testing.assert_allclose(
+        ReferenceEvaluator(proto).run(["y"], {"ids": IDS.numpy()})[0], expected, **CLOSE
+    )
 
 
 @pytest.mark.parametrize("cell", CELLS)

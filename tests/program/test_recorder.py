@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from everyday import EVERYDAY
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.program.recorder import Refused
 from gatewise.program.sizes import Undecided, at, letter
@@ -158,3 +159,38 @@ def test_sizes_compute_like_numbers() -> None:
     assert t != t + 1
     with pytest.raises(Undecided):
         bool(t > 3)
+
+
+class TimeFirst(nn.Module):
+    """Words and states of layers that have their time first, packed and padded again before each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(7, 4)
+        self.first = nn.LSTM(4, 5)
+        self.second = nn.GRU(5, 3)
+
+    def forward(self, ids: Tensor, lengths: Tensor, state: Any = None) -> Tensor:
+        packed = pack_padded_sequence(self.emb(ids), lengths, enforce_sorted=False)
+        out, _ = pad_packed_sequence(self.first(packed, state)[0])
+        packed = pack_padded_sequence(out.relu(), lengths, enforce_sorted=False)
+        return pad_packed_sequence(self.second(packed)[0])[0]
+
+
+def test_batch_and_time_are_called_what_the_layers_make_of_them() -> None:
+    """An embedding takes ids of any layout; the layer behind it says which axis is time."""
+    program, _ = programs(TimeFirst())
+    shapes = {node.op.argument: str(node.shape) for node in program.inputs}
+    assert shapes == {"ids": "(T, B)", "lengths": "(B,)", "state.0": "(1, B, 5)", "state.1": "(1, B, 5)"}
+
+
+def test_the_first_unpacking_binds_the_longest_length() -> None:
+    """The second one reads what the first gives, so that it cannot come before it."""
+    program, _ = programs(TimeFirst())
+    order = [node.op.name for node in program.nodes]
+    assert order.index("Unpack") < order.index("Map") < len(order) - 1 - order[::-1].index("Unpack")
+
+
+def test_counts_with_a_limit_of_floats_are_floats() -> None:
+    (program,) = programs(Written(lambda m, y: (y > 0).sum(1).clamp(min=1e-9)))
+    assert [node.kind for node in program.results] == ["float"]
