@@ -157,6 +157,6 @@ class Prepared:
 
 def owned(value: Array, others: set[int]) -> Array:
     """An answer in one piece that is nobody else's."""
-    if id(value) in others or value.base is not None:
-        return np.array(value, order="C")
+    if not isinstance(value, np.ndarray) or id(value) in others or value.base is not None:
+        return np.array(value, order="C")  # sums of single numbers are no arrays
     return value if value.flags.c_contiguous else np.ascontiguousarray(value)
