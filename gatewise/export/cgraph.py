@@ -83,5 +83,6 @@ def written(function: Function, golden: GoldenProgram, name: str, title: str, fi
         ram_bytes=4
         * (sum(size for _, size in fields.values()) + len(counters(function)) + (file is not None)),
         call=renamed(call(function), name),
+        example="answers the golden sequence",
         texts={path: renamed(text, name) for path, text in texts.items()},
     )

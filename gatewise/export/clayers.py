@@ -77,7 +77,7 @@ class Layers:
         name, made = c_name(op.module), body.room(shape_of(node))
         found = stored(body.buffer(given[0].count, INT), given[0].shape, INT)
         words = len(rows)
-        row = "k" if weight.shape[0] == words else f"{self.rows(name, rows)}[k]"
+        row = self.row(name, rows)
         checked = self.checked_before(given[0], words)
         body.say(*nest(found.shape, lambda at: [
             f"const int32_t k = {given[0].read(at)};",
@@ -101,9 +101,17 @@ class Layers:
         self.body.errors.add("BAD_WORD")
         return True
 
-    def rows(self, name: str, rows: Ints) -> str:
-        narrow = len(rows) <= np.iinfo(np.int16).max
-        return self.once(f"{name}_rows", rows.astype(np.int16 if narrow else np.int32))
+    def row(self, name: str, rows: Ints) -> str:
+        """The row of word k, -1 for a removed one; by map or by search, whichever takes fewer bytes."""
+        kept = np.flatnonzero(rows >= 0)
+        if len(kept) == len(rows):
+            return "k"
+        mapped = rows.astype(np.int16 if len(kept) <= np.iinfo(np.int16).max else np.int32)
+        listed = kept.astype(np.uint16 if len(rows) <= 1 << 16 else np.int32)
+        if listed.nbytes >= mapped.nbytes or not np.array_equal(rows[kept], np.arange(len(kept))):
+            return f"{self.once(f'{name}_rows', mapped)}[k]"
+        find = self.body.call("find_row" if listed.dtype == np.uint16 else "find_wide_row")
+        return f"{find}({self.once(f'{name}_words', listed)}, {len(kept)}, k)"
 
     def vectors(self, module_name: str, module: Any, weight: Floats) -> str:
         """The beginning of the call that reads them, from whichever form takes the fewest bytes."""

@@ -62,6 +62,7 @@ class CModel:
     flash_bytes: int  # constant data without code; of the weight file, if there is one, without its header
     ram_bytes: int  # sizeof(NAME_state) where a pointer has 4 bytes
     call: str  # how it is run, for the README
+    example: str = "reads numbers from standard input"  # what main.c does
     texts: Mapping[str, str] = field(default_factory=dict)  # files in place of those that all chains have
 
 

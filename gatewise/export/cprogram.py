@@ -96,10 +96,11 @@ def write_function(
     inputs, outputs = arguments(program)
     layers = Layers(model, body, {a.name: a.value.count for a in inputs}, narrow)
     values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
-    users = program.users()
+    users, results = program.users(), set(program.results)
     for node in (node for node in order(program) if node not in values):
         body.at(node.line)
-        values[node] = written(node, [values[source] for source in node.inputs], layers, users, stream)
+        given, readers = [values[source] for source in node.inputs], [*users[node], *({node} & results)]
+        values[node] = written(node, given, layers, readers, stream)
     body.at(None)
     for argument in outputs:
         body.say(f"if ({argument.name})", *indented(copied(argument.value, values[argument.node])))
@@ -122,17 +123,17 @@ def order(program: Program) -> list[Node]:
 
 
 def written(
-    node: Node, given: list[Value], layers: Layers, users: dict[Node, list[Node]], stream: Stream | None
+    node: Node, given: list[Value], layers: Layers, readers: list[Node], stream: Stream | None
 ) -> Value:
-    op, readers = node.op, users.get(node, [])
-    goes_on = stream is not None and stream.is_steps(node)
+    """The value of a node; a result stands among its own readers."""
+    op, goes_on = node.op, stream is not None and stream.is_steps(node)
     try:
         if isinstance(op, ops.Embed):
             return layers.embed(node, given)
         if isinstance(op, ops.Linear):
             return layers.linear(node, given)
         if isinstance(op, ops.Recurrent):
-            wants_y = any(not isinstance(reader.op, ops.LastState) for reader in readers) or not readers
+            wants_y = not all(isinstance(reader.op, ops.LastState) for reader in readers)
             return layers.recurrent(node, given, wants_y, remembers=goes_on)
         if isinstance(op, ops.LastState):
             return layers.last_state(node)

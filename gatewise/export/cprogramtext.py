@@ -16,7 +16,23 @@ ERRORS = {
     "BAD_LENGTH": "a length outside 1..steps",
     "BAD_INDEX": "a place outside the values that are looked up",
 }
+FIND = """\
+/* The row of a word; -1: it was removed. */
+static int32_t @NAME@(const @TYPE@ *kept, int32_t n, int32_t word) {
+    int32_t low = 0, high = n;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if ((int32_t)kept[middle] < word)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && (int32_t)kept[low] == word ? low : -1;
+}
+"""
 HELPERS = {
+    "find_row": filled(FIND, NAME="find_row", TYPE="uint16_t"),
+    "find_wide_row": filled(FIND, NAME="find_wide_row", TYPE="int32_t"),
     "run_layer": """\
 static void run_layer(const gw_layer *layer, int32_t size, int32_t steps, const int32_t *length, int32_t reverse,
                       const float *x, ptrdiff_t width, float *s, float *c, float *y, ptrdiff_t out_width,

@@ -216,7 +216,7 @@ A compact recurrent network in C99: no allocation, no globals that change, libm 
     {begin}{written.call}
 
 `{name}.h` is the contract. `make check` compiles and compares with golden vectors, `make` builds an example,
-`build/model`, that reads numbers from standard input, `make size` measures a Cortex-M4. Your own build needs
+`build/model`, that {written.example}, `make size` measures a Cortex-M4. Your own build needs
 {name}.c, gw.c and words.c.
 
 | | |

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear
-from gatewise.export.golden import GOLDEN_STEPS
+from gatewise.export.csizes import alone, largest, product
+from gatewise.export.golden import GOLDEN_NUMBERS, GOLDEN_STEPS
 from gatewise.export.reference import as_read
 from gatewise.nn.lookup import evaluating
 from gatewise.program import operations as ops
@@ -45,19 +46,21 @@ class GoldenProgram:
         self.expected = self.computed if int8 else self.exact
 
     def first_that_runs(self, most: int, example: Any) -> dict[Node, Tensor]:
-        failure: Exception | None = None
+        """Arguments that forward() answers with numbers."""
+        reasons = ["their sizes depend on each other"]
         for given in candidates(self.program, self.model, most, example):
             try:
-                answers(self.program, self.model, given)
+                found = answers(self.program, self.model, given)
                 evaluate(self.program, self.model, by_name(self.program, given))
             except Exception as error:  # forward() is the user's code
-                failure = failure or error
+                reasons.append(f"{type(error).__name__}: {error}")
             else:
-                return given
-        said = f"{type(failure).__name__}: {failure}"
+                if not any(np.isnan(array).any() for array in found):
+                    return given
+                reasons.append("its answer is NaN")
         raise ValueError(
-            f"forward() does not take arguments that were made up ({said}). Give example=."
-        ) from failure
+            f"forward() does not take arguments that were made up ({reasons[:2][-1]}). Give an example= that it does."
+        )
 
     def evaluated(self, given: Mapping[Node, Tensor]) -> list[Array]:
         """What the C computes, in double precision."""
@@ -82,8 +85,14 @@ def candidates(program: Program, model: nn.Module, most: int, example: Any) -> I
     """Arguments of one sequence: vectors and ids at random, and for other whole numbers what may be a length."""
     free = [size for node in program.inputs for size in node.shape if isinstance(size, Size)]
     names = frozenset[str]().union(*(size.letters for size in free))
-    usual = {"T": GOLDEN_STEPS, "S": GOLDEN_STEPS - 3}
-    sizes = {name: min(most, usual.get(name, 1)) for name in names} | {"B": 1}
+    sizes = dict.fromkeys(names, 1) | {"B": 1}
+    for steps in (GOLDEN_STEPS, 2):
+        sizes |= {name: min(most, max(n, 1)) for name, n in (("T", steps), ("S", steps - 3)) if name in names}
+        if (
+            sum(product([largest(alone(n), steps) for n in node.shape]) for node in program.results)
+            <= GOLDEN_NUMBERS
+        ):
+            break
     fits = all(at(size, sizes) > 0 for size in free)
     for other in (sizes.get("T", 1), 1, 0) if fits else ():
         generator = np.random.default_rng(0)
@@ -100,25 +109,30 @@ def made_up(
         return torch.from_numpy(generator.standard_normal(shape, np.float32))
     if node.kind == BOOL:
         return torch.ones(shape, dtype=torch.bool)
-    words = words_of(node, program, model)
-    if not words:
+    tables = tables_of(node, program, model)
+    if not tables:
         return torch.full(shape, other)
-    return torch.from_numpy(generator.integers(0, words, shape))
+    words = min(table.num_embeddings for table in tables)
+    ids = generator.integers(0, words, shape)
+    rows = getattr(tables[0], "rows", None)
+    kept = np.flatnonzero(np.zeros(0) if rows is None else rows.numpy()[:words] >= 0)
+    if len(kept):  # of few kept words, a draw would show the biases and little else
+        ids.reshape(-1)[::2] = generator.choice(kept, -(-ids.size // 2))
+    return torch.from_numpy(ids)
 
 
-def words_of(node: Node, program: Program, model: nn.Module) -> int:
-    """How many words the embeddings have that an argument reaches; 0: it reaches none."""
-    users, seen, waiting, found = program.users(), set[Node](), [node], list[int]()
+def tables_of(node: Node, program: Program, model: nn.Module) -> list[Any]:
+    """The embeddings that an argument reaches."""
+    users, seen, waiting, found = program.users(), set[Node](), [node], list[Any]()
     while waiting:
         current = waiting.pop()
         for user in users[current]:
             if isinstance(user.op, ops.Embed):
-                module: Any = model.get_submodule(user.op.module)
-                found.append(module.num_embeddings)
+                found.append(model.get_submodule(user.op.module))
             elif isinstance(user.op, MOVED) and user not in seen:
                 seen.add(user)
                 waiting.append(user)
-    return min(found, default=0)
+    return found
 
 
 def from_example(program: Program, model: nn.Module, example: Any) -> dict[Node, Tensor]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from compiled import CompiledProgram, run
 from everyday import EVERYDAY, REFUSED, thinned
+from networks import Net
 from torch import nn
 
 import gatewise as gw
@@ -295,3 +296,41 @@ def test_removed_channels_do_not_travel(weights: str, kernels: list[Path], tmp_p
     source = (compiled.folder / "model.c").read_text()
     assert "widen(" not in source
     assert "p_top_0_ = {" in source
+
+
+def test_removed_words_and_large_answers(tmp_path: Path) -> None:
+    """Of many words few are kept: their list is searched. Golden vectors are short where answers are wide."""
+    emb = nn.Embedding(9000, 3)
+    with torch.no_grad():
+        emb.weight[40:8990] = 0
+    layers = {"emb": emb, "rnn": nn.GRU(3, 4), "fc": nn.Linear(4, 9000), "own": nn.Linear(3, 2)}
+    model = Net(lambda m, x: (m.fc(m.rnn(m.emb(x))[0]), m.own(m.emb(x))), **layers)
+    report = gw.export.to_c(model, tmp_path / "m")
+    assert report.flash_bytes < 4 * 9000 * 5 + 3000
+    assert "find_row(p_emb_words, 50, k)" in (tmp_path / "m" / "model.c").read_text()
+    assert "#define GOLDEN_T 2\n" in (tmp_path / "m" / "golden.h").read_text()
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
+
+
+def test_arguments_that_cannot_be_made_up(tmp_path: Path) -> None:
+    """An example is then the golden sequence."""
+    model = Net(lambda m, x: (torch.log(x), m.rnn(x)[0] + x), rnn=nn.GRU(3, 3, batch_first=True))
+    with pytest.raises(ValueError, match=r"made up \(its answer is NaN\). Give an example="):
+        gw.export.to_c(model, tmp_path / "m")
+    x = torch.rand(2, 30, 3)
+    assert gw.export.to_c(model, tmp_path / "m", example=x).measured_on == "the example, 2 x 30 x 3"
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.LSTM(3, 4, num_layers=2), nn.GRU(3, 4, bidirectional=True, batch_first=True)]
+)
+@pytest.mark.usefixtures("no_chains")
+def test_a_layer_alone(layer: nn.Module, kernels: list[Path], tmp_path: Path) -> None:
+    """What it says of every step and its last states."""
+    small, x = gw.compress(layer), torch.randn(4, 1, 3) if not layer.batch_first else torch.randn(1, 4, 3)
+    compiled = CompiledProgram(small, tmp_path, kernels, (x,))
+    given = from_example(compiled.program, small, (x,))
+    expected = answers(compiled.program, small, given)
+    assert len(expected) == (3 if isinstance(layer, nn.LSTM) else 2)
+    agree(compiled.run(compiled.instance(), given, expected), expected)
