@@ -328,7 +328,8 @@ def test_arguments_that_cannot_be_made_up(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_chains")
 def test_a_layer_alone(layer: nn.Module, kernels: list[Path], tmp_path: Path) -> None:
     """What it says of every step and its last states."""
-    small, x = gw.compress(layer), torch.randn(4, 1, 3) if not layer.batch_first else torch.randn(1, 4, 3)
+    small = gw.compress(Net(lambda m, x: m.rnn(x), rnn=layer))
+    x = torch.randn(1, 4, 3) if layer.batch_first else torch.randn(4, 1, 3)
     compiled = CompiledProgram(small, tmp_path, kernels, (x,))
     given = from_example(compiled.program, small, (x,))
     expected = answers(compiled.program, small, given)
