@@ -10,18 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
+from gatewise.export.goldenprogram import by_name, made_up
 from gatewise.export.onnx import to_onnx
 from gatewise.nn.lookup import SINGLE_STEP, replace_module
 from gatewise.nn.recurrent import GRU, LSTM
-from gatewise.readers.values import leaves
+from gatewise.program.graph import leaves, letters_in, mapped
+from gatewise.program.sizes import at
 from gatewise.runtime.engine import Engine
+from gatewise.runtime.graph_engine import GraphEngine
+from gatewise.runtime.streaming import letters_of
 from gatewise.wording import counted
 
 CALLS, WARM, ROUNDS = 20, 5, 5  # calls of a block, calls before it that do not count, blocks at least
@@ -88,7 +92,7 @@ def race(
     """A saved or sparse model against its dense original: torch, ONNX Runtime where installed, and the engine.
 
     Raises:
-        ChainError: the model is not a chain of layers.
+        ChainError: forward() does what no engine runs.
         AssertionError: two contenders give different answers.
     """
     small = compacted(model).eval()
@@ -99,21 +103,20 @@ def race(
     try:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             sessions = onnx_calls(
-                {"ONNX Runtime dense": dense, "ONNX Runtime compact": small}, Path(folder), threads
+                {"ONNX Runtime dense": dense, "ONNX Runtime compact": small},
+                Path(folder),
+                threads,
+                isinstance(engine, GraphEngine),
             )
             for situation, length, size in (
                 ("one step", 1, 1),
                 (counted(steps, "step"), steps, 1),
                 (f"{counted(steps, 'step')} of {batch}", steps, batch),
             ):
-                x = example(engine, length, size)
-                array, whole = x.numpy(), engine.narrow.chain.whole(length, size)
-                contenders: dict[str, Callable[[], object]] = {
-                    DENSE_TORCH: partial(dense, x, **whole),
-                    "torch compact": partial(small, x, **whole),
-                    **{name: partial(call, array) for name, call in sessions.items()},
-                    "gatewise engine": partial(engine, array, lengths=whole.get(engine.narrow.chain.lengths)),
-                }
+                asked = made_call(engine, length, size)
+                if asked is None:
+                    continue  # windows that so few steps do not fill
+                contenders = contenders_of(asked, dense, small, sessions)
                 same_answers({name: call for name, call in contenders.items() if "dense" not in name})
                 times = take_turns(contenders, seconds)
                 timings += [
@@ -123,6 +126,48 @@ def race(
     finally:
         torch.set_num_threads(before)
     return timings
+
+
+class Asked(NamedTuple):
+    """One call with random arguments, as every contender takes it."""
+
+    inputs: tuple[Tensor, ...]
+    named: dict[str, Any]
+    arrays: list[Any]  # of an ONNX graph
+    engine: Callable[[], object]
+
+
+def contenders_of(
+    asked: Asked, dense: nn.Module, small: nn.Module, sessions: Mapping[str, Callable[[Any], Any]]
+) -> dict[str, Callable[[], object]]:
+    return {
+        DENSE_TORCH: partial(dense, *asked.inputs, **asked.named),
+        "torch compact": partial(small, *asked.inputs, **asked.named),
+        **{name: partial(call, asked.arrays) for name, call in sessions.items()},
+        "gatewise engine": asked.engine,
+    }
+
+
+def made_call(engine: Engine, steps: int, batch: int) -> Asked | None:
+    if isinstance(engine, GraphEngine):
+        return graph_call(engine, steps, batch)
+    x, chain = example(engine, steps, batch), engine.narrow.chain
+    array, whole = x.numpy(), chain.whole(steps, batch)
+    return Asked((x,), whole, [array], partial(engine, array, lengths=whole.get(chain.lengths)))
+
+
+def graph_call(engine: GraphEngine, steps: int, batch: int) -> Asked | None:
+    """The way to call forward() that takes the fewest arguments."""
+    program = min((way.program for way in engine.ways), key=lambda program: len(program.inputs))
+    letters = frozenset[str]().union(*map(letters_in, program.inputs))
+    sizes = dict.fromkeys(letters, steps) | {"B": batch}
+    known = [size for node in program.nodes for size in node.shape if letters_of(size) <= sizes.keys()]
+    if min((at(size, sizes) for size in known), default=1) < 1:
+        return None
+    generator = np.random.default_rng(0)
+    given = {node: made_up(node, program, engine.model, sizes, steps, generator) for node in program.inputs}
+    named, arrays = by_name(program, given), [tensor.numpy() for tensor in given.values()]
+    return Asked((), named, arrays, partial(engine, **mapped(Tensor.numpy, named)))
 
 
 def example(engine: Engine, steps: int, batch: int) -> Tensor:
@@ -147,7 +192,7 @@ def same_answers(
 
 
 def onnx_calls(
-    models: Mapping[str, nn.Module], folder: Path, threads: int
+    models: Mapping[str, nn.Module], folder: Path, threads: int, graph: bool
 ) -> dict[str, Callable[[Any], Any]]:
     """The models in ONNX Runtime, from the zero state; none where it is not installed."""
     try:
@@ -159,15 +204,15 @@ def onnx_calls(
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     calls: dict[str, Callable[[Any], Any]] = {}
     for k, (name, model) in enumerate(models.items()):
-        path = to_onnx(model, folder / f"{k}.onnx", states=False, lengths=False)
+        path = to_onnx(model, folder / f"{k}.onnx", **({} if graph else {"states": False, "lengths": False}))
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         calls[name] = partial(ask, session)
     return calls
 
 
-def ask(session: Any, x: Any) -> Any:
-    (given,) = session.get_inputs()
-    return session.run(None, {given.name: x})[0]
+def ask(session: Any, arrays: list[Any]) -> Any:
+    names = [given.name for given in session.get_inputs()]
+    return session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
 
 def dense_original(model: nn.Module) -> nn.Module:

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from chains import WORDS, build
+from everyday import compressed
 from networks import tagger
 from torch import nn
 
@@ -91,6 +92,14 @@ def test_race(options: dict[str, str]) -> None:
     assert torch.get_num_threads() == before
     assert len(timings) == 3 * 5
     assert {t.situation for t in timings} == {"one step", "3 steps", "3 steps of 2"}
+    assert all(t.seconds > 0 and t.ratio > 0 for t in timings)
+
+
+@pytest.mark.parametrize(("name", "situations"), [("words and tags", 3), ("convolution and pool", 2)])
+def test_race_of_a_graph(name: str, situations: int) -> None:
+    """With random arguments of every kind; windows of three steps have no answer to one."""
+    timings = race(compressed(name)[0], steps=9, batch=2, seconds=0)
+    assert len(timings) == situations * 5
     assert all(t.seconds > 0 and t.ratio > 0 for t in timings)
 
 
