@@ -18,7 +18,7 @@ from gatewise.export.goldenprogram import GoldenProgram
 from gatewise.export.measured import said
 from gatewise.program.graph import Program
 from gatewise.program.operations import Embed, Linear, Recurrent
-from gatewise.program.ways import programs
+from gatewise.program.ways import bound_example, programs
 from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.wording import counted
 
@@ -35,7 +35,7 @@ def program_model(
         ValueError: forward() cannot be recorded, or does something that there is no C for; with the line.
     """
     check_cpu_float32(model)
-    program = chosen(programs(model, example), example)
+    program = chosen(programs(model, example), model, example)
     refuse_opaque(program)
     check_layers(program, model)
     small, narrow = narrowed(program, model, int8)
@@ -58,12 +58,12 @@ def check_layers(program: Program, model: nn.Module) -> None:
                 raise ValueError(f"{name}.{own} is not finite, and NaN or infinity is not exported.")
 
 
-def chosen(every: list[Program], example: Any) -> Program:
+def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
     """The way to call forward() that the example shows; without one, that with the fewest arguments."""
     if example is None:
         return min(every, key=lambda program: len(program.arguments))
-    given = len(example) if isinstance(example, tuple) else 1
-    return min(every, key=lambda program: abs(len(program.arguments) - given))
+    given = {name for name, value in bound_example(model, example).items() if value is not None}
+    return min(every, key=lambda program: len(given ^ set(program.arguments)))
 
 
 def written(function: Function, golden: GoldenProgram, name: str, title: str, file_above: int) -> CModel:

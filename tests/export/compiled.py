@@ -135,7 +135,7 @@ class CompiledProgram:
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(dir=folder)) / "m"
         self.report = gw.export.to_c(model, self.folder, example=example, **options)
-        self.program = chosen(programs(model, example), example)
+        self.program = chosen(programs(model, example), model, example)
         shared, source = self.folder / "shared.so", self.folder / "model.c"
         run(
             "gcc", *STRICT, "-O0", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", shared, source, *kernels, "-lm"

@@ -229,6 +229,27 @@ def test_any_names(file_above: int, tmp_path: Path) -> None:
     assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
 
 
+class Readers(nn.Module):
+    """Two layers read the first; a state may be given or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.a, self.b = nn.GRU(2, 3), nn.Linear(3, 1), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, state: Any = None) -> torch.Tensor:
+        out, _ = self.rnn(x, state)
+        return torch.cat([self.a(out), self.b(out)], -1)
+
+
+def test_an_argument_that_the_example_leaves_out(tmp_path: Path) -> None:
+    """None is no argument: the C takes those that the example has."""
+    x, state = torch.randn(5, 1, 2), torch.randn(1, 1, 3)
+    for given in ((x, None), (x, state), (x,)):
+        gw.export.to_c(Readers(), tmp_path / "m", example=given)
+        has_state = given[-1] is state
+        assert ("float *state" in (tmp_path / "m" / "model.h").read_text()) is has_state
+
+
 @pytest.mark.parametrize(("name", "wrong", "error"), [
     ("words and tags", {"tags": 6}, "BAD_WORD"),
     ("words and tags", {"words": -1}, "BAD_WORD"),
