@@ -46,10 +46,11 @@ def onnx_session(path: Path, threads: int) -> Any:
 
 def onnx_call(session: Any, x: np.ndarray, carry: bool) -> Callable[[], Any]:
     names = [y.name for y in session.get_outputs()]
-    feed = {"x": x}
-    for given in session.get_inputs()[1:]:
+    first, *states = session.get_inputs()
+    feed = {first.name: x}
+    for given in states:
         feed[given.name] = np.zeros([1 if not isinstance(n, int) else n for n in given.shape], np.float32)
-    back = {name[:-1] + "0": k for k, name in enumerate(names) if k}
+    back = {given.name: 1 + k for k, given in enumerate(states)}  # they come back in the order they go in
 
     def call() -> Any:
         answer = session.run(names, feed)
