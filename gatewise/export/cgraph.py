@@ -11,7 +11,7 @@ from gatewise.export.cnarrow import narrowed
 from gatewise.export.cprogram import Function, refuse_opaque, write_function
 from gatewise.export.cprogramcheck import check_text, golden_text, main_text
 from gatewise.export.cprogramtext import buffers, call, counters, header, source
-from gatewise.export.cstream import Stream, Whole, streamed
+from gatewise.export.cstream import stream_of
 from gatewise.export.ctext import renamed
 from gatewise.export.golden import GOLDEN_STEPS
 from gatewise.export.goldenprogram import GoldenProgram
@@ -39,10 +39,7 @@ def program_model(
     refuse_opaque(program)
     check_layers(program, model)
     small, narrow = narrowed(program, model, int8)
-    try:
-        stream: Stream | None = streamed(small, model)
-    except Whole:
-        stream = None
+    stream = stream_of(small, model)
     most = block or (LONGEST if stream is None else 1)
     function = write_function(small, model, most, int8, narrow, stream)
     golden = GoldenProgram(program, model, most if stream is None else GOLDEN_STEPS, int8, example)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from gatewise.export import calong, cfunctions, coperations
 from gatewise.export.cbody import Body
 from gatewise.export.coperations import Write, shape_of
-from gatewise.export.csizes import in_c, letters_of, product
-from gatewise.export.cstream import Stream
+from gatewise.export.csizes import alone, in_c, letters_of, product
 from gatewise.export.cvalues import (
     Leaf,
     Value,
     copied,
     expanded,
+    indented,
     nest,
     number,
     permuted,
@@ -24,13 +24,22 @@ from gatewise.export.cvalues import (
 )
 from gatewise.program import operations as ops
 from gatewise.program.graph import FLOAT, Node
-from gatewise.program.sizes import letter
+from gatewise.program.sizes import letter, replaced
 
+# How two pieces are joined, and the helper that this calls.
+JOINED = {
+    "max": ("larger", "larger({0}, {1})"),
+    "min": ("smaller", "smaller({0}, {1})"),
+    "any": ("", "{0} != 0 || {1} != 0"),
+    "all": ("", "{0} != 0 && {1} != 0"),
+    "prod": ("", "{0} * {1}"),
+    "logsumexp": ("log_add", "log_add({0}, {1})"),
+}
 DONE = letter("D")  # steps before this piece
 
 
 def at_first(lines: list[str]) -> list[str]:
-    return ["if (!m->begun) {", *(f"    {line}" for line in lines), "}"]
+    return ["if (!m->begun) {", *indented(lines), "}"]
 
 
 def count(body: Body, op: ops.Count, node: Node, given: list[Value]) -> Value:
@@ -87,8 +96,40 @@ def cumulate(body: Body, op: ops.Cumulate, node: Node, given: list[Value]) -> Va
     return made
 
 
+def extent(body: Body, op: ops.Extent, node: Node, given: list[Value]) -> Value:
+    """How many steps there were by the end of this piece."""
+    size = alone(op.size)
+    so_far = {name: letter(name) + DONE for name in letters_of(size)}
+    return Value((), node.kind, (Leaf("", (), replaced(size, so_far)),))
+
+
 def reduce(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> Value:
-    """A running maximum, minimum or mean; a sum is the mean times how many there were.
+    if any(source in body.running for source in node.inputs):
+        return weighted_sum(body, op, node, given)
+    if op.function in ("sum", "mean"):
+        return running_mean(body, op, node, given)
+    helper, joint = JOINED[op.function]
+    if helper:
+        body.call(helper)
+    return joined(body, calong.reduce(body, op, node, given), joint)
+
+
+def matmul(body: Body, op: ops.Matmul, node: Node, given: list[Value]) -> Value:
+    if any(source in body.running for source in node.inputs):
+        return weighted_sum(body, op, node, given)
+    return joined(body, calong.matmul(body, op, node, given), "{0} + {1}")
+
+
+def joined(body: Body, here: Value, joint: str) -> Value:
+    """What this piece says, with what those before said."""
+    so_far = stored(body.remembered(product(here.shape)), here.shape, here.kind)
+    both = coperations.composed(body, [so_far, here], here.shape, here.kind, lambda r: joint.format(*r))
+    body.say(*at_first(copied(so_far, here)), "else {", *indented(copied(so_far, both)), "}")
+    return body.fresh(so_far) if here.kind != FLOAT else so_far
+
+
+def running_mean(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> Value:
+    """mean' = mean + (x - mean) / n; a sum is the mean times how many there were.
 
     Added up in floats, a million steps of 0.1 would be off by a hundredth; their mean is not.
     """
@@ -96,25 +137,21 @@ def reduce(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> Value:
     kept = [k for k in range(len(value.shape)) if k not in op.axes]
     outer = tuple(value.shape[k] for k in kept)
     value = permuted(value, [*op.axes, *kept])
-    answer = stored(body.remembered(product(outer)), outer, FLOAT)
-    seen = body.remembered(1)
-    extreme = op.function in ("max", "min")
-    first = {"max": "-INFINITY", "min": "INFINITY"}.get(op.function, "0")
-    body.say(*at_first([*copied(answer, number(first, outer, FLOAT)), f"{seen}[0] = 0;"]))
-    better = body.call("larger" if op.function == "max" else "smaller") if extreme else ""
+    mean, seen = stored(body.remembered(product(outer)), outer, FLOAT), body.remembered(1)
+    body.say(*at_first([*copied(mean, number("0", outer, FLOAT)), f"{seen}[0] = 0;"]))
 
     def entry(at: list[str], entries: list[str]) -> list[str]:
-        own, x = answer.read(entries), value.read([*at, *entries])
-        return [f"{own} = {better}({own}, {x});" if extreme else f"{own} += ({x} - {own}) / {seen}[0];"]
+        own, x = mean.read(entries), value.read([*at, *entries])
+        return [f"{own} += ({x} - {own}) / {seen}[0];"]
 
     inner = tuple(value.shape[: len(op.axes)])
     body.say(
         *nest(inner, lambda at: [f"{seen}[0] += 1;", *nest(outer, lambda entries: entry(at, entries), "j")])
     )
-    times = stored(seen, (1,) * len(outer), FLOAT)
-    found = answer
+    found = mean
     if op.function == "sum":
-        found = coperations.composed(body, [answer, times], outer, FLOAT, lambda r: f"({r[0]} * {r[1]})")
+        times = stored(seen, (1,) * len(outer), FLOAT)
+        found = coperations.composed(body, [mean, times], outer, FLOAT, lambda r: f"({r[0]} * {r[1]})")
     if node.kind != FLOAT:
         found = coperations.composed(body, [found], outer, node.kind, lambda r: f"(int32_t)rintf({r[0]})")
     shaped = reshaped(found, shape_of(node))
@@ -181,33 +218,18 @@ def weighted_sum(body: Body, op: ops.Reduce | ops.Matmul, node: Node, given: lis
     return coperations.composed(body, [so_far, total], shape, FLOAT, lambda r: f"({r[0]} / {r[1]})")
 
 
-def soft(stream: Stream, node: Node) -> Write | None:
-    """How what a softmax over the steps leads to is written."""
-    kinds = {stream.flows[source].kind for source in node.inputs}
-    if kinds & {"weights", "weighted"}:
-        return weighing if stream.flows[node].has_steps else weighted_sum
-    return softmax if stream.flows[node].kind == "weights" else None
-
-
-def piecewise(stream: Stream, node: Node) -> Write | None:
-    """How an operation is written that goes on from piece to piece; None where pieces do not matter."""
-    attention = soft(stream, node)
-    if attention is not None:
-        return attention
-    op, steps = node.op, [k for k, source in enumerate(node.inputs) if stream.is_steps(source)]
-    axis = stream.flows[node.inputs[0]].axis if steps else None
-    if isinstance(op, ops.Count) and letters_of(shape_of(node)[0]):
-        return count
-    if isinstance(op, ops.Slice) and not steps and stream.is_steps(node):
-        return slice_
-    if not steps:
-        return None
-    if isinstance(op, ops.Pad) and op.axis == axis and op.before:
-        return pad
-    if isinstance(op, ops.Convolve):
-        return convolve
-    if isinstance(op, ops.Cumulate) and op.axis == axis:
-        return cumulate
-    if isinstance(op, ops.Reduce) and axis in op.axes:
-        return reduce
-    return None
+WRITE: dict[type[ops.Operation], Write] = {
+    ops.Count: count,
+    ops.Extent: extent,
+    ops.Slice: slice_,
+    ops.Pad: pad,
+    ops.Convolve: convolve,
+    ops.Cumulate: cumulate,
+    ops.Reduce: reduce,
+    ops.Matmul: matmul,
+    ops.Softmax: softmax,
+    ops.Reshape: weighing,
+    ops.Permute: weighing,
+    ops.Expand: weighing,
+    ops.Combine: weighing,
+}

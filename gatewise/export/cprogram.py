@@ -13,16 +13,16 @@ from typing import Any
 
 from torch import nn
 
-from gatewise.export import calong, coperations
+from gatewise.export import calong, coperations, cpieces
 from gatewise.export.cbody import C_KINDS, Body
 from gatewise.export.clayers import Ints, Layers
 from gatewise.export.coperations import shape_of
-from gatewise.export.cpieces import piecewise
 from gatewise.export.csizes import letters_of, product
-from gatewise.export.cstream import Stream
+from gatewise.export.cstream import begins_with_argument
 from gatewise.export.cvalues import Value, copied, indented, stored
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program
+from gatewise.runtime.streaming import MOVING, Stream
 
 WRITE = coperations.WRITE | calong.WRITE
 # Names of C that an argument must not have: words of the language, and what the function itself uses.
@@ -72,7 +72,11 @@ class Function:
     @property
     def goes_on(self) -> bool:
         """Whether a call goes on where the last one ended; else it begins anew, perhaps with a state it is given."""
-        return self.stream is not None and not self.stream.explicit
+        return self.stream is not None and not begins_with_argument(self.program)
+
+    def every_step(self, argument: Argument) -> bool:
+        """Whether an argument has entries for every step of a stream."""
+        return self.stream is not None and self.stream.flows[argument.node].kind == MOVING
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
@@ -126,7 +130,7 @@ def written(
     node: Node, given: list[Value], layers: Layers, readers: list[Node], stream: Stream | None
 ) -> Value:
     """The value of a node; a result stands among its own readers."""
-    op, goes_on = node.op, stream is not None and stream.is_steps(node)
+    op, goes_on = node.op, stream is not None and node in stream.remembering
     try:
         if isinstance(op, ops.Embed):
             return layers.embed(node, given)
@@ -139,11 +143,8 @@ def written(
             return layers.last_state(node)
         if isinstance(op, ops.Parameter):
             return layers.parameter(op.tensor, shape_of(node), node.kind)
-        in_pieces = None if stream is None else piecewise(stream, node)
-        if in_pieces is not None:
-            made = in_pieces(layers.body, op, node, given)
-        else:
-            made = WRITE[type(op)](layers.body, op, node, given)
+        write = cpieces.WRITE if stream is not None and node in stream.special else WRITE
+        made = write[type(op)](layers.body, op, node, given)
     except NotImplementedError as error:
         where = f"{node.line}: " if node.line else ""
         raise ValueError(f"{where}{op.name} {error} has no C; gw.accelerate(model) still runs it.") from error

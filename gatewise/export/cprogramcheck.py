@@ -60,8 +60,7 @@ def steps_text(function: Function) -> str:
     parts = ["&a"]
     for a in function.arguments:
         name = f"golden_{a.name}" if a.reads else a.name
-        every = function.stream.flows[a.node].kind == "steps"
-        parts.append(f"{name} + t * {a.width}" if every else name)
+        parts.append(f"{name} + t * {a.width}" if function.every_step(a) else name)
     return filled(STEPS, STEPS=f"GOLDEN_{function.stream.time}", CALL=", ".join(parts))
 
 

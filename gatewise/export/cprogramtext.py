@@ -200,13 +200,12 @@ def run(function: Function) -> str:
     steps = variable(function.stream.time)
     parts = ["m", "n"]
     for a in function.arguments:
-        flow = function.stream.flows[a.node]
-        if flow.kind == "steps":
+        if function.every_step(a):
             place = f"{a.name} + (size_t)t{f' * {a.width}' if a.width != 1 else ''}"
             parts.append(place if a.reads else f"{a.name} ? {place} : NULL")
         else:
             parts.append(a.name if a.reads else f"t + n < {steps} ? NULL : {a.name}")
-    begin = "    model_reset(m);\n" if function.stream.explicit else ""
+    begin = "" if function.goes_on else "    model_reset(m);\n"
     return begin + filled(PIECES, STEPS=steps, CALL=", ".join(parts))
 
 

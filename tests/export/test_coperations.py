@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiled import CompiledProgram
+from test_cprogram import agree_in_pieces
 from torch import Tensor, nn
 
 from gatewise.export.goldenprogram import answers, from_example
@@ -178,3 +179,49 @@ def test_every_operation(function: Any, block: int | None, kernels: list[Path], 
     found = compiled.run(compiled.instance(), given, expected)
     for name, got, wanted in zip(model(x), found, expected, strict=True):
         np.testing.assert_allclose(got, wanted, 1e-4, 2e-5, err_msg=name)
+
+
+def remembered(m: Any, x: Tensor) -> dict[str, Tensor]:
+    """What goes on from piece to piece."""
+    out, h = m.rnn(x)
+    names = "sum mean amax amin prod logsumexp".split()
+    found = {name: getattr(torch, name)(out, dim=1) for name in names}
+    found |= {
+        "any": (x > 0.9).any(1),
+        "all": (x > -0.9).all(1),
+        "count": (x > 0).sum(1),
+        "both": out.sum((1, 2)),
+    }
+    found |= {"product": out.transpose(1, 2) @ x, "cumulated": x.cumsum(1), "steps": x.sum(1) / x.size(1)}
+    weights = m.score(out).softmax(1)
+    found |= {
+        "pooled": (weights * out).sum(1),
+        "heads": out.softmax(1).transpose(1, 2) @ x,
+        "halves": (weights / 2).sum(1),
+    }
+    found |= {
+        "shifted": F.pad(x, (0, 0, 2, 0))[:, :-2],
+        "numbers": torch.arange(x.size(1)) * x[..., 0],
+        "last": h,
+    }
+    padded = F.pad(out.transpose(1, 2), (4, 0))
+    return found | {
+        "looks back": m.causal(padded).transpose(1, 2),
+        "cut": m.wide(x.transpose(1, 2))[..., :-2].transpose(1, 2),
+    }
+
+
+@pytest.mark.parametrize("block", [1, 2, 7])
+def test_pieces(block: int, kernels: list[Path], tmp_path: Path) -> None:
+    """One step, two, then the rest; each answered as forward() answers all steps so far."""
+    torch.manual_seed(1)
+    layers = {
+        "rnn": nn.GRU(4, 4, batch_first=True),
+        "score": nn.Linear(4, 1),
+        "wide": nn.Conv1d(4, 2, 3, padding=2),
+    }
+    model = Model(remembered, causal=nn.Conv1d(4, 3, 3, dilation=2), **layers).eval()
+    x = torch.randn(1, 7, 4)
+    compiled = CompiledProgram(model, tmp_path, kernels, (x,), block=block)
+    assert compiled.streams
+    agree_in_pieces(compiled, model, from_example(compiled.program, model, (x,)))

@@ -65,10 +65,15 @@ def test_everyday_models(
         expected = answers(compiled.program, measure, one)
         agree(compiled.run(compiled.instance(), one, expected), expected)
         if compiled.streams:
-            state = compiled.instance()
-            for done, piece in pieces(one):
-                so_far = answers(compiled.program, measure, upto(one, done))
-                agree(compiled.run(state, piece, last_steps(compiled.program, so_far, piece)), so_far)
+            agree_in_pieces(compiled, measure, one)
+
+
+def agree_in_pieces(compiled: CompiledProgram, measure: nn.Module, whole: dict[Any, Any]) -> None:
+    """After every piece, forward() of all steps so far."""
+    state = compiled.instance()
+    for done, piece in pieces(whole):
+        so_far = answers(compiled.program, measure, upto(whole, done))
+        agree(compiled.run(state, piece, last_steps(compiled.program, so_far, piece)), so_far)
 
 
 def agree(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
