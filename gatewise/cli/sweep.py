@@ -138,7 +138,7 @@ def pick(
     from gatewise.sweep.front import open_front
     from gatewise.sweep.pick import best_under, copy_model
     from gatewise.sweep.plan import parse_under
-    from gatewise.sweep.worker import said, shown
+    from gatewise.sweep.values import said, shown
 
     found = open_front(folder, storage)
     best = best_under(found, [parse_under(text) for text in under or []])

@@ -57,10 +57,13 @@ def sweep(setup: Setup, workers: int = 1, say: Say = print) -> None:
         for process in processes:
             process.join()  # the terminal has told them, too
         raise
-    if all(process.exitcode for process in processes):
+    early = sum(bool(process.exitcode) for process in processes)
+    if early == workers:
         raise SweepError(
             f"{folder}: all {workers} workers ended before the sweep did; the same line goes on."
         )
+    if early:
+        say(f"note: {early} of {workers} workers ended before the sweep did; the others took over")
 
 
 @contextmanager

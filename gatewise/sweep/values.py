@@ -10,6 +10,7 @@ from typing import Any
 from gatewise.sweep.cost import StepCost, from_dict
 from gatewise.sweep.plan import Under
 from gatewise.tasks.files import Diverged
+from gatewise.tasks.training.progress import shown_quality
 
 PICKED = ("char-ptb", "characters")  # tasks whose inputs pick a column of the first matrix
 
@@ -57,3 +58,17 @@ class Measures:
 
 def better(a: float, b: float, higher_is_better: bool) -> bool:
     return a > b if higher_is_better else a < b
+
+
+def shown(found: Mapping[str, float], measures: Measures) -> str:
+    """`valid_ppl 110.03, 45,120 bytes, 3.1 us`"""
+    parts = [f"valid_{measures.quality} {shown_quality(found['quality'])}", f"{found['bytes']:,.0f} bytes"]
+    return ", ".join([*parts, *([f"{found['time']:.1f} us"] if "time" in found else [])])
+
+
+def said(values: Mapping[str, Any]) -> str:
+    """`sparsify.group 0.0017, model.dropout 0.2`"""
+    return ", ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in values.items()
+    )

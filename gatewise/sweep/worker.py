@@ -18,12 +18,11 @@ from gatewise.sweep import places
 from gatewise.sweep.journal import Alive, FileLock
 from gatewise.sweep.plan import Plan, Under
 from gatewise.sweep.space import suggested
-from gatewise.sweep.values import Measures
+from gatewise.sweep.values import Measures, said, shown
 from gatewise.tasks.files import Diverged
 from gatewise.tasks.schema import RecipeError
 from gatewise.tasks.training.lock import Busy
 from gatewise.tasks.training.options import Options
-from gatewise.tasks.training.progress import shown_quality
 from gatewise.tasks.training.trainer import train
 
 PAUSE = 1.0  # seconds between looks at the trials of others
@@ -178,17 +177,3 @@ class Worker:
                     raise optuna.TrialPruned
 
         return look
-
-
-def shown(found: Mapping[str, float], measures: Measures) -> str:
-    """`valid_ppl 110.03, 45,120 bytes, 3.1 us`"""
-    parts = [f"valid_{measures.quality} {shown_quality(found['quality'])}", f"{found['bytes']:,.0f} bytes"]
-    return ", ".join([*parts, *([f"{found['time']:.1f} us"] if "time" in found else [])])
-
-
-def said(values: Mapping[str, Any]) -> str:
-    """`sparsify.group 0.0017, model.dropout 0.2`"""
-    return ", ".join(
-        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in values.items()
-    )

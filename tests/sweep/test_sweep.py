@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,30 @@ def test_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert sentence in capsys.readouterr().err
     assert cli.main(["front", str(tmp_path)]) == 1
     assert "no folder of a sweep" in capsys.readouterr().err
+
+
+def test_minutes_end_a_sweep(folder: Path, tmp_path: Path) -> None:
+    """A trial that runs then has its end; none begins after it."""
+    run(plan_of(trials=None, minutes=0.01, dense=False), tmp_path, folder)
+    assert {trial.state for trial in trials_of(tmp_path)} <= {TrialState.COMPLETE}
+    assert run(plan_of(trials=1, dense=False), tmp_path / "b", folder)
+
+
+@pytest.mark.parametrize("name", ["sweep", "front", "pick"])
+def test_without_optuna_the_commands_say_what_to_install(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for module in ("journal", "places", "studies", "sweep", "worker"):
+        monkeypatch.delitem(sys.modules, f"gatewise.sweep.{module}", raising=False)
+    arguments = {"sweep": [str(tmp_path)], "front": [str(tmp_path)], "pick": [str(tmp_path), "-o", "x"]}[name]
+    assert cli.main([name, *arguments]) == 1
+    assert 'pip install "gatewise[sweep]"' in capsys.readouterr().err
+
+
+def test_a_sweep_is_not_made_by_ranks(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would wait for each other in the first trial."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SweepError, match="leave out torchrun"):
+        run(plan_of(), tmp_path, folder)
