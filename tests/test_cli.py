@@ -279,7 +279,11 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
         (["export", "run", "--c", "c", "--no-states"], 2, "--lengths and --states belong to --onnx FILE"),
         (["export", "run", "--c", "c", "--onnx", "c/m.onnx"], 2, "lies in the folder of --c"),
         (["export", "run", "--c", "c", "--onnx", "c"], 2, "lies in the folder of --c"),
-        (["export", "run", "--onnx", "m.onnx", "--example", "x.npy"], 2, "--example belongs to --c FOLDER"),
+        (
+            ["export", "run", "--onnx", "m.onnx", "--example", "run/x.npy"],
+            2,
+            "is no .npy file that can be read",
+        ),
         (["export", "run", "--c", "c", "--example", "run/x.npy"], 2, "is no .npy file that can be read"),
         (["export", "run", "--onnx", "run"], 1, "run is a folder; ONNX is written into a file"),
         (["measure", "run", "--into", "nothere"], 2, "--into 'nothere' is not of the form MODULE:NAME"),

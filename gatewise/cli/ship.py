@@ -33,7 +33,7 @@ def export(
     example: Annotated[
         Path | None,
         typer.Option(
-            help="C: sequences, an .npy file as forward() takes them, on which the error is measured."
+            help="Sequences, an .npy file as forward() takes them. C: the error is measured on them."
         ),
     ] = None,
     into: Into = None,
@@ -52,8 +52,6 @@ def export(
         raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
     if int8 and c is None:
         raise typer.BadParameter("--int8 belongs to --c FOLDER.")
-    if example is not None and c is None:
-        raise typer.BadParameter("--example belongs to --c FOLDER.")
     if (lengths is not None or states is not None) and onnx is None:
         raise typer.BadParameter("--lengths and --states belong to --onnx FILE.")
     model = model_folder(model)
@@ -65,11 +63,11 @@ def export(
         if onnx is not None and onnx.resolve().is_relative_to(c):
             raise typer.BadParameter(f"--onnx {onnx} lies in the folder of --c, which holds C source alone.")
     loaded = load(model, built(into))
+    batch = None if example is None else array_of(example)
     if onnx is not None:
-        path = to_onnx(loaded, onnx, states=states, lengths=lengths)
+        path = to_onnx(loaded, onnx, states=states, lengths=lengths, example=batch)
         typer.echo(f"{path}: {path.stat().st_size:,} bytes")
     if c is not None:
-        batch = None if example is None else array_of(example)
         made = to_c(loaded, c, weights="int8" if int8 else "float32", example=batch)
         where = "flash" if made.weight_file is None else made.weight_file.name
         typer.echo(

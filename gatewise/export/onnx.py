@@ -94,8 +94,10 @@ def program_of(
     small = compacted(model)
     check_cpu_float32(small)
     found = programs(small, example)
-    given = {name for name, value in bound_example(small, example).items() if value is not None}
-    program = chosen([p for p in found if given and given >= set(p.arguments)] or found, states, lengths)
+    shown = {name for name, value in bound_example(small, example).items() if value is not None}
+    if states is None and lengths is None:
+        found = [p for p in found if set(p.arguments) <= shown and not p.absent & shown] or found
+    program = chosen(found, states, lengths)
     if states is None:
         return small, program
     return small, with_states(program, small) if states else without_states(program)

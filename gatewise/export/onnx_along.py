@@ -23,7 +23,7 @@ def reduced(t: Tensors, node: Node, op: Reduce) -> Held:
     if not op.axes:
         return Held(t.whole(source, node.kind))
     apart = op.function in KEEPS_CHANNELS and op.axes[-1] < source.rank - 1
-    held = t.held[source] if apart else Held(t.whole(source))
+    held = t.some(source) if apart else Held(t.whole(source))
     kind = reduced_kind(op.function, source.kind, node.kind)
     x = t.cast(held.name, source.kind, kind)
     made = over(t, x, source, op)

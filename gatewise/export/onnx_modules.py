@@ -99,18 +99,26 @@ def linear(t: Tensors, node: Node, op: Linear) -> Held:
     weight, bias, inputs, outputs = linear_parts(module)
     if not len(outputs):
         return no_channels(t, node)
-    held, width = t.held[source], source.shape[-1]
-    kept = np.arange(width) if held.kept is None else held.kept
     if id(module.weight) in t.tables:
         x, matrix = tied(t, source, inputs, t.tables[id(module.weight)])
     else:
-        own, places, _ = Channels.plain(kept, width).read(weight, inputs)
-        x, own = read(t.graph, held.name, len(kept), places, own)
+        name, channels = channels_of(t, source)
+        own, places, _ = channels.read(weight, inputs)
+        x, own = read(t.graph, name, len(channels.kept), places, own)
         matrix = t.graph.constant(np.ascontiguousarray(own.T))
     made = t.graph.add("MatMul", x, matrix)
     if bias is not None:
         made = t.graph.add("Add", made, t.graph.constant(floats(bias)))
     return Held(made, some(outputs, node.shape[-1]))
+
+
+def channels_of(t: Tensors, source: Node) -> tuple[str, Channels]:
+    """A tensor, and which channels a matrix finds in it."""
+    held, width = t.unscaled[source], source.shape[-1]
+    kept, scale = np.arange(width) if held.kept is None else held.kept, np.ones(width)
+    if held.scale is not None:
+        scale[kept] = held.scale
+    return held.name, Channels(kept, scale, np.zeros(width))
 
 
 def linear_parts(module: nn.Module) -> tuple[Floats, Tensor | None, Ints, Ints]:
@@ -123,7 +131,7 @@ def linear_parts(module: nn.Module) -> tuple[Floats, Tensor | None, Ints, Ints]:
 
 def tied(t: Tensors, source: Node, inputs: Ints, table: str) -> tuple[str, str]:
     """What a matrix reads that is an embedding's, too: a node on a constant, which runtimes compute once."""
-    held = t.held[source]
+    held = t.some(source)
     x = held.name
     if not np.array_equal(inputs, np.arange(source.shape[-1]) if held.kept is None else held.kept):
         x = t.graph.add("Gather", t.whole(source), t.graph.constant(inputs), axis=-1)
@@ -145,11 +153,10 @@ def no_channels(t: Tensors, node: Node) -> Held:
 def recurrent(t: Tensors, node: Node, op: Recurrent) -> Held:
     """One node for each layer and direction, of its own width; time first, as ONNX has it."""
     module, source = compact_layer(op.module, t.model.get_submodule(op.module)), node.inputs[0]
-    held, width = t.held[source], source.shape[-1]
-    kept = np.arange(width) if held.kept is None else held.kept
-    stack = Stack(t, node, op, module)
-    x, columns = t.graph.transposed(held.name, 1, 0, 2), len(kept)
-    for level in levels_of(op.module, module, kept):
+    name, channels = channels_of(t, source)
+    stack, levels = Stack(t, node, op, module), levels_of(op.module, module, channels)
+    x, columns = t.graph.transposed(name, 1, 0, 2), len(channels.kept)
+    for level in levels:
         x, columns = stack.level(level, x, columns)
     t.lasts[node] = stack.lasts()
     neurons = np.concatenate(
@@ -158,7 +165,12 @@ def recurrent(t: Tensors, node: Node, op: Recurrent) -> Held:
     )  # fmt: skip
     if not len(neurons):
         return no_channels(t, node)
-    return Held(t.graph.transposed(x, 1, 0, 2), some(neurons, node.shape[-1]))
+    scale = np.concatenate([r.scale for r in levels[-1].directions])
+    return Held(
+        t.graph.transposed(x, 1, 0, 2),
+        some(neurons, node.shape[-1]),
+        None if (scale == 1).all() else scale,
+    )
 
 
 def compact_layer(name: str, module: nn.Module) -> CompactRecurrent:
@@ -171,10 +183,10 @@ def compact_layer(name: str, module: nn.Module) -> CompactRecurrent:
     return compact_layer(name, compress(module))  # forward() reads its parameters, too
 
 
-def levels_of(name: str, module: CompactRecurrent, kept: Ints) -> list[Level]:
+def levels_of(name: str, module: CompactRecurrent, channels: Channels) -> list[Level]:
     """The layers of a stack, the first of which reads these channels."""
     narrower = Narrower(module.input_size)
-    narrower.channels = Channels.plain(kept, module.input_size)
+    narrower.channels = channels
     narrower.recurrent(name, module)
     return [link for link in narrower.links if isinstance(link, Level)]
 
@@ -198,9 +210,7 @@ class Stack:
         for r in level.directions:
             if r.kept:
                 every = self.direction(level, r, x, columns)
-                out = graph.add("Squeeze", every, graph.integers(1))
-                ones = (r.scale == 1).all()
-                parts.append(out if ones else graph.add("Mul", out, graph.constant(r.scale)))
+                parts.append(graph.add("Squeeze", every, graph.integers(1)))
             else:
                 nothing = self.t.zeros([1, self.node.shape[0], r.hidden])
                 self.finals.append([nothing] * level.cell.n_states)

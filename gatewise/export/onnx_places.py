@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,8 +31,8 @@ FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def permuted(t: Tensors, node: Node, op: Permute) -> Held:
     (source,) = node.inputs
     stays = op.order[-1] == source.rank - 1
-    held = t.held[source] if stays else Held(t.whole(source))
-    return Held(t.graph.transposed(held.name, *op.order), held.kept)
+    held = t.unscaled[source] if stays else Held(t.whole(source))
+    return replace(held, name=t.graph.transposed(held.name, *op.order))
 
 
 def reshaped(t: Tensors, node: Node, op: Reshape) -> str:
@@ -56,8 +57,8 @@ def sliced(t: Tensors, node: Node, op: Slice) -> Held:
     (source,) = node.inputs
     if op.axis == source.rank - 1:
         return Held(part(t, t.whole(source), op, source.shape[op.axis]))
-    held = t.held[source]
-    return Held(part(t, held.name, op, source.shape[op.axis]), held.kept)
+    held = t.unscaled[source]
+    return replace(held, name=part(t, held.name, op, source.shape[op.axis]))
 
 
 def part(t: Tensors, x: str, op: Slice, size: int) -> str:
@@ -77,16 +78,16 @@ def limit(t: Tensors, place: int, size: int) -> str:
 
 def joined(t: Tensors, node: Node, op: Concat) -> Held:
     last = op.axis == node.rank - 1
-    if not last or all(t.held[source].kept is None for source in node.inputs):
+    if not last or all(t.some(source).kept is None for source in node.inputs):
         return Held(
             t.graph.add("Concat", *(t.whole(source, node.kind) for source in node.inputs), axis=op.axis)
         )
     kept, offset = [], 0
     for source in node.inputs:
-        own, width = t.held[source].kept, source.shape[-1]
+        own, width = t.some(source).kept, source.shape[-1]
         kept.append(offset + (np.arange(width) if own is None else own))
         offset += width
-    names = (t.cast(t.held[source].name, source.kind, node.kind) for source in node.inputs)
+    names = (t.cast(t.some(source).name, source.kind, node.kind) for source in node.inputs)
     return Held(t.graph.add("Concat", *names, axis=op.axis), np.concatenate(kept))
 
 

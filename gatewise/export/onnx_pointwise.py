@@ -101,7 +101,7 @@ def mapped(t: Tensors, node: Node, op: Map) -> Held:
     (source,) = node.inputs
     if op.function == "not":
         return Held(t.graph.add("Not", t.whole(source, BOOL)))
-    held = t.held[source] if op.keeps_zero else Held(t.whole(source))
+    held = t.some(source) if op.keeps_zero else Held(t.whole(source))
     # Whole numbers stay exact below 2^24, which is as far as counts of steps and words go.
     x = t.cast(held.name, source.kind, FLOAT)
     if op.function in OPERATORS:
@@ -117,7 +117,7 @@ def combined(t: Tensors, node: Node, op: Combine) -> Held:
     kind = operand_kind(op.function, node)
     kept = shared_channels(t, node, op.function)
     x, y = (
-        t.whole(source, kind) if kept is None else t.cast(t.held[source].name, source.kind, kind)
+        t.whole(source, kind) if kept is None else t.cast(t.some(source).name, source.kind, kind)
         for source in (a, b)
     )
     return Held(
@@ -163,7 +163,7 @@ def angle(g: Graph, y: str, x: str) -> str:
 
 def shared_channels(t: Tensors, node: Node, function: str) -> Ints | None:
     """Channels beyond which an answer is zero: both values have them, or one has and the other is a single factor."""
-    a, b = (t.held[source] for source in node.inputs)
+    a, b = (t.some(source) for source in node.inputs)
     if a.kept is not None and b.kept is not None:
         alike = node.inputs[0].shape[-1] == node.inputs[1].shape[-1] and np.array_equal(a.kept, b.kept)
         return a.kept if alike and function in ("add", "sub", "mul", "maximum", "minimum") else None
@@ -183,7 +183,7 @@ def chosen(t: Tensors, node: Node, op: Choose) -> str:
 
 def cast(t: Tensors, node: Node, op: Cast) -> Held:
     (source,) = node.inputs
-    held = t.held[source]
+    held = t.some(source)
     return Held(t.cast(held.name, source.kind, node.kind), held.kept)
 
 

@@ -13,7 +13,7 @@ from gatewise.export.onnx_graph import Graph
 from gatewise.export.onnx_layers import widened
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
 from gatewise.program.sizes import Floor, Size, Term, whole
-from gatewise.runtime.narrow import Ints
+from gatewise.runtime.narrow import Floats, Ints
 
 ARRAYS = {FLOAT: np.float32, INT: np.int64, BOOL: np.bool_}
 
@@ -24,6 +24,7 @@ class Held:
 
     name: str
     kept: Ints | None = None  # their original numbers; None: it has all
+    scale: Floats | None = None  # of those it has, to be multiplied in by whoever reads it
 
 
 class Tensors:
@@ -33,17 +34,24 @@ class Tensors:
         self.graph, self.model, self.users = graph, model, users
         self.sizes = Sizes(graph)
         self.kinds = {FLOAT: graph.float32, INT: graph.int64, BOOL: graph.bool}
-        self.held: dict[Node, Held] = {}
+        self.unscaled: dict[Node, Held] = {}
         self.lasts: dict[Node, dict[str, str]] = {}  # h and c (L*D, B, H) of a Recurrent
         self.tables: dict[int, str] = {}  # embeddings that have a row for every word, by their parameter
 
     def put(self, node: Node, made: str | Held) -> None:
-        self.held[node] = made if isinstance(made, Held) else Held(made)
-        self.sizes.bind(self.held[node].name, node.shape)
+        self.unscaled[node] = made if isinstance(made, Held) else Held(made)
+        self.sizes.bind(self.unscaled[node].name, node.shape)
+
+    def some(self, node: Node) -> Held:
+        """The channels that a node has."""
+        held = self.unscaled[node]
+        if held.scale is None:
+            return held
+        return Held(self.graph.add("Mul", held.name, self.graph.constant(held.scale)), held.kept)
 
     def whole(self, node: Node, kind: str | None = None) -> str:
         """A node with all its channels, as another kind if asked for."""
-        held = self.held[node]
+        held = self.some(node)
         name = held.name
         if held.kept is not None:
             name = widened(self.graph, name, node.rank, held.kept, node.shape[-1])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.utils.rnn as packing
 from torch import nn
@@ -111,9 +112,13 @@ def bound_example(model: nn.Module, example: Any) -> dict[str, Any]:
     """The arguments of an example call by name, those in tuples as `state.0`."""
     if example is None:
         return {}
-    args = example if isinstance(example, tuple) else (example,)
+    args = mapped(as_tensor, example if isinstance(example, tuple) else (example,))
     found = dict(inspect.signature(model.forward).bind_partial(*args).arguments)
     return dict(flat(found))
+
+
+def as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

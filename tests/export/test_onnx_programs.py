@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from chains import CLOSE
+from chains import CLOSE, PLAIN, build
 from everyday import EVERYDAY, REFUSED, compressed
 from networks import lstm_net
 from operations import OPERATIONS, behind_a_layer
@@ -161,6 +161,26 @@ def test_states_are_those_that_forward_takes_and_returns(tmp_path: Path) -> None
     torch.testing.assert_close(without(x), answers(model, [x])[:1], **CLOSE)
     with pytest.raises(ValueError, match="calls second more than once"):
         Session(model, tmp_path, states=True)
+
+
+def test_an_example_says_what_is_given_and_how_it_looks(tmp_path: Path) -> None:
+    """Frames of pictures could as well be sequences of vectors; arrays of NumPy are as good as tensors."""
+    small, (frames,) = compressed("frames of pictures")
+    session = Session(small, tmp_path, example=frames.numpy())
+    torch.testing.assert_close(session(frames), answers(small, [frames]), **CLOSE)
+    x = torch.randn(2, 5, 3)
+    assert Session(TwoLayers().eval(), tmp_path, example=x).inputs == ["x"]
+    assert Session(TwoLayers().eval(), tmp_path, example=(x, None)).inputs == ["x"]
+
+
+def test_a_neuron_scale_goes_into_the_matrix_that_reads_it(tmp_path: Path) -> None:
+    """z_h costs a node only where something else reads the layer."""
+    case = build(1, {**PLAIN, "bayes": True, "words": 0})
+    scale = case.small.rnn.layers[-1].neuron_scale
+    assert (scale != 1).any()
+    session = Session(case.small, tmp_path, states=False)
+    assert "Mul" not in {node.op_type for node in session.graph.node}
+    torch.testing.assert_close(session(case.x), [case.answer(case.x, masked=True)], **CLOSE)
 
 
 def test_states_beside_forward(tmp_path: Path) -> None:
