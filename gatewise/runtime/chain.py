@@ -324,6 +324,9 @@ class Walk(RecurrentWalk):
             or isinstance(values[0], Packed)
         ):
             raise ChainError(f"forward() must return one answer of a chain with a recurrent layer. {WAY_OUT}")
+        others = [leaf for leaf in leaves(output) if isinstance(leaf, fx.Node) and leaf is not self.lengths]
+        if any(self.values.get(leaf) is None for leaf in others):
+            raise ChainError(f"forward() returns more than the answer of a chain and its state. {WAY_OUT}")
         value = values[0]
         self.refuse_unlike("forward()", value)
         names = {self.batch_axis: "B", self.time: "T", "C": "C"}

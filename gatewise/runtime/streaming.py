@@ -8,7 +8,7 @@ weighted sum may read). A node that would need steps to come makes the program o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
@@ -89,6 +89,9 @@ class Walk:
         self.remembering: set[Node] = set()
 
     def visit(self, node: Node) -> None:
+        said = [getattr(node.op, own.name) for own in fields(node.op)]
+        if any(self.time in letters_of(n) for n in said) and not isinstance(node.op, ops.Extent | ops.Slice):
+            raise self.whole(node, "it computes with the number of steps")
         rule = RULES.get(type(node.op), Walk.passed)
         self.flows[node] = rule(self, node)
 
@@ -182,14 +185,11 @@ class Walk:
 
     def count(self, node: Node) -> Flow:
         flow = self.argument(node)
-        if flow.kind == MOVING:
-            self.steps_of_own(node, flow)
-            self.special[node] = pieces.counted_on(node)
-        return flow
-
-    def steps_of_own(self, node: Node, flow: Flow) -> None:
         if not flow.plain:
             raise self.whole(node, "it counts more steps than were given")
+        if flow.kind == MOVING:
+            self.special[node] = pieces.counted_on(node)
+        return flow
 
     def recurrent(self, node: Node) -> Flow:
         op = node.op
@@ -221,6 +221,8 @@ class Walk:
         op, (x, *rest) = node.op, node.inputs
         assert isinstance(op, ops.Convolve)
         flow = self.flows[x]
+        if any(self.flows[r].kind in (MOVING, WEIGHTS) for r in rest):
+            raise self.whole(node, "the weights of a convolution have an entry for every step")
         if flow.kind != MOVING or any(self.flows[r].kind != FIXED for r in rest):
             return self.passed(node)
         reach = op.dilation * (rest[0].shape[2] - 1)
@@ -255,7 +257,9 @@ class Walk:
                 raise self.whole(node, "it takes the last positions")
             self.special[node] = pieces.sliced_on(node)
             return self.own(node)
-        if flow.kind not in (MOVING, WEIGHTS) or flow.axis != op.axis or op.axis is None:
+        if flow.kind not in (MOVING, WEIGHTS) or flow.axis != op.axis:
+            if any(self.time in letters_of(n) for n in (op.start, op.stop)):
+                raise self.whole(node, "it computes with the number of steps")
             return self.passed(node)
         if flow.kind == WEIGHTS or op.step != 1:
             raise self.whole(node, "it takes some of the steps")

@@ -228,6 +228,23 @@ def test_a_part_of_a_state_is_an_answer(by_name: bool) -> None:
     torch.testing.assert_close(gw.Engine(small)(x)[0], answered(small, x), **CLOSE)
 
 
+def test_an_answer_beside_a_chain_is_not_lost() -> None:
+    """A chain has one answer; what forward() makes past it is another."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x: Tensor, y: Tensor) -> Any:
+            return self.rnn(x)[0], y * 2
+
+    torch.manual_seed(0)
+    small, inputs = gw.compress(Beside().eval()), (torch.randn(2, 5, 3), torch.randn(2, 5, 1))
+    engine = gw.Engine(small, example=inputs)
+    torch.testing.assert_close(engine(*inputs)[0], answered(small, *inputs), **CLOSE)
+
+
 def test_steps_go_on_until_reset(speaker: Any) -> None:
     small, engine, x, who = speaker
     expected = answered(small, x, who)[0]
