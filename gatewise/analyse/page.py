@@ -69,11 +69,11 @@ def page(runs: Sequence[PageRun]) -> str:
 
 
 def render(data: Mapping[str, Any], name: str = "page") -> str:
-    """The template of that name with style, script and data in their places; all have one style."""
+    """The template of that name with style, script and data in their places; style and helpers are those of all."""
     folder = files("gatewise.analyse") / "template"
-    html, css, js = (
-        (folder / file).read_text("utf-8") for file in (f"{name}.html", "page.css", f"{name}.js")
-    )
+    needed = (f"{name}.html", "page.css", "helpers.js", f"{name}.js")
+    html, css, helpers, own = ((folder / file).read_text("utf-8") for file in needed)
+    js = helpers + own
     sums = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (js, css)]
     parts = {"SCRIPT-SUM": sums[0], "STYLE-SUM": sums[1], "STYLE": css, "SCRIPT": js, "DATA": as_json(data)}
     for place, part in parts.items():

@@ -146,7 +146,12 @@ class Worker:
     def run(self, kind: str, trial: optuna.Trial, own: FrozenTrial) -> dict[str, float]:
         values = suggested(self.plan.variables(kind), self.plan.base(kind).steering(), trial)
         number = places.first_of(own)
-        recipe = replace(self.plan.recipe_of(kind, values), name=f"{self.plan.name}-{kind}-{number:04d}")
+        recipe = replace(
+            self.plan.recipe_of(kind, values),
+            name=f"{self.plan.name}-{kind}-{number:04d}",
+            title=f"{self.plan.name}, {kind} {number}",
+            expect={},  # the paper's numbers belong to the paper's settings
+        )
         options = Options(
             self.where.run_folder(kind, number),
             self.where.data_dir,

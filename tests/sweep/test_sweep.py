@@ -42,7 +42,9 @@ def test_a_sweep_has_as_many_dense_rivals_and_goes_on_when_begun_again(folder: P
     assert [line.split(":")[0] for line in said] == ["sparse 0", "dense 0", "sparse 1", "dense 1"]
     assert run(plan_of(), tmp_path, folder) == []
     assert len(run(plan_of(trials=3), tmp_path, folder)) == 2
-    dense = json.loads((tmp_path / "dense" / "0000" / "result.json").read_text())["recipe"]
+    result = json.loads((tmp_path / "dense" / "0000" / "result.json").read_text())
+    assert (result["title"], result["expect"]) == ("tiny, dense 0", {})  # not those of the base
+    dense = result["recipe"]
     assert dense["sparsify.method"] == "none"
     assert dense["model.hidden"] <= 6
     quality, _ = evaluate_saved(tmp_path / "sparse" / "0002", data_dir=folder)

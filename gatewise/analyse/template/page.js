@@ -1,10 +1,8 @@
 
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const runs = data.runs;
   const two = runs.length > 1;
-  const SVG = "http://www.w3.org/2000/svg";
   const MEANING = {
     LSTM: { i: "input", f: "forget", g: "information flow", o: "output" },
     GRU: { r: "reset", u: "update", n: "candidate" },
@@ -20,21 +18,6 @@
     short: "shortest memory first",
   };
 
-  // Small helpers. Text only ever enters the page through textContent.
-
-  const by = (id) => document.getElementById(id);
-  const make = (tag, className, text) => {
-    const node = document.createElement(tag);
-    if (className) node.className = className;
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
-  const draw = (tag, attributes, text) => {
-    const node = document.createElementNS(SVG, tag);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
   const shown = (value) => {
     if (value === null || value === undefined) return "";
     const size = Math.abs(value);
