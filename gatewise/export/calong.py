@@ -8,7 +8,7 @@ from gatewise.export.carrays import literal
 from gatewise.export.cbody import C_KINDS, Body
 from gatewise.export.coperations import Write, composed, shape_of
 from gatewise.export.csizes import in_c, product
-from gatewise.export.cvalues import Value, expanded, looped, nest, permuted, reshaped
+from gatewise.export.cvalues import Value, copied, expanded, indented, looped, nest, permuted, reshaped
 from gatewise.program import operations as ops
 from gatewise.program.graph import FLOAT, Node
 
@@ -130,11 +130,12 @@ FURTHER: dict[str, Callable[[ops.Reduce, Each, str, str], list[str]]] = {
 
 
 def softmax(body: Body, op: ops.Softmax, node: Node, given: list[Value]) -> Value:
-    made = body.fresh(given[0])
+    made, wanted = body.answer(node, shape_of(node))
     n, inner = made.shape[op.axis], product(made.shape[op.axis + 1 :])
     outer = product(made.shape[: op.axis])
     helper = body.call("log_softmax" if op.log else "softmax")
-    body.say(f"{helper}({in_c(outer)}, {in_c(n)}, {in_c(inner)}, {made.leaves[0].begin});")
+    call = f"{helper}({in_c(outer)}, {in_c(n)}, {in_c(inner)}, {made.leaves[0].begin});"
+    body.say(f"{wanted}{{", *indented([*copied(made, given[0]), call]), "}")
     return made
 
 

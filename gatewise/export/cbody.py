@@ -39,6 +39,9 @@ class Body:
         default_factory=dict
     )  # arguments of word ids, and how many words there are
     running: dict[Node, tuple[Value, Value]] = field(default_factory=dict)  # of weights: factors and sums
+    direct: dict[Node, Value] = field(
+        default_factory=dict
+    )  # answers that are computed where the caller wants them
     line: str = ""  # of forward()
     told: str = ""  # the last one that a comment names
     scratch: int = 0
@@ -88,6 +91,12 @@ class Body:
         made = self.room(value.shape, value.kind)
         self.say(*copied(made, value))
         return made
+
+    def answer(self, node: Node, shape: tuple[int, ...]) -> tuple[Value, str]:
+        """Where an answer is computed, and what its statements begin with: nothing to do where nobody wants it."""
+        if node not in self.direct:
+            return self.room(shape, node.kind), ""
+        return self.direct[node], f"if ({self.direct[node].leaves[0].base}) "
 
     def plain(self, value: Value) -> Value:
         """As it is where that is memory, in whatever order, or a number."""

@@ -137,7 +137,7 @@ class Layers:
         module: Any = self.model.get_submodule(op.module)
         weight, bias, inputs, outputs = linear_of(module)
         weight, inputs, _ = self.channels(node.inputs[0], module.in_features).read(weight, inputs)
-        name, made = c_name(op.module), body.room(shape_of(node))
+        name, (made, wanted) = c_name(op.module), body.answer(node, shape_of(node))
         rows, cols = weight.shape
         count = product(made.shape[:-1])
         n, most = in_c(count), largest(count, body.most)
@@ -154,9 +154,11 @@ class Layers:
             struct, packed = self.matrix(name, module, weight, forms)
             bias_name = self.once(f"{name}_bias", bias)
             body.need(product_scratch(packed, most))
-            body.say(f"gw_product(&{struct}, {bias_name}, {n}, {x}, {width}, {to}, {rows}, m->scratch);")
+            body.say(
+                f"{wanted}gw_product(&{struct}, {bias_name}, {n}, {x}, {width}, {to}, {rows}, m->scratch);"
+            )
         if not whole:
-            self.widen(n, outputs, to, made, name)
+            self.widen(n, outputs, to, made, name, wanted)
         return made
 
     def channels(self, node: Node, width: int) -> Channels:
@@ -307,11 +309,11 @@ class Layers:
             self.matrices[key] = (self.body.structs.matrix(name, packed), packed)
         return self.matrices[key]
 
-    def widen(self, n: str, places: Ints, source: str, made: Value, name: str) -> None:
+    def widen(self, n: str, places: Ints, source: str, made: Value, name: str, wanted: str = "") -> None:
         """All original channels; those that were removed are zero."""
         which = self.once(f"{name}_outputs", places.astype(np.int32))
         given = f"{n}, {len(places)}, {which}, {source}, {in_c(made.shape[-1])}, {made.leaves[0].base}"
-        self.body.say(f"{self.body.call('widen')}({given});")
+        self.body.say(f"{wanted}{self.body.call('widen')}({given});")
 
 
 def c_name(name: str) -> str:

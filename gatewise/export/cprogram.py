@@ -101,16 +101,23 @@ def write_function(
     layers = Layers(model, body, {a.name: a.value.count for a in inputs}, narrow)
     values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
     users, results = program.users(), set(program.results)
+    body.direct = {a.node: a.value for a in outputs if is_direct(a.node, users, program)}
     for node in (node for node in order(program) if node not in values):
         body.at(node.line)
         given, readers = [values[source] for source in node.inputs], [*users[node], *({node} & results)]
         values[node] = written(node, given, layers, readers, stream)
     body.at(None)
-    for argument in outputs:
+    for argument in (argument for argument in outputs if argument.node not in body.direct):
         body.say(f"if ({argument.name})", *indented(copied(argument.value, values[argument.node])))
     letters = {name for argument in inputs for size in argument.value.shape for name in letters_of(size)}
     in_order = tuple(sorted(letters, key=lambda name: (name != "T", name)))
     return Function(program, body, in_order, inputs, outputs, stream)
+
+
+def is_direct(node: Node, users: Mapping[Node, list[Node]], program: Program) -> bool:
+    """Whether scores, which may be as many as there are words, are computed in the caller's memory."""
+    alone = not users[node] and program.results.count(node) == 1
+    return alone and isinstance(node.op, ops.Linear | ops.Softmax)
 
 
 def refuse_opaque(program: Program) -> None:

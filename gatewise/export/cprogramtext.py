@@ -370,7 +370,9 @@ void model_reset(model_state *m);
 
 /* @SEQUENCE@ of one sequence, B = 1; everything row by row, int and bool as int32_t.
  *
-@SIZES@@INPUTS@ * Answers, where their pointer is not NULL:
+@SIZES@@INPUTS@ *
+ * Answers, where their pointer is not NULL; a state may replace the one before, no other may overlap an input:
+ *
 @OUTPUTS@@FINAL@ * Returns MODEL_OK, or why nothing was computed. */
 int model_run(@GIVEN@);
 @STEP@

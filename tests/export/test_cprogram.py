@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compiled import CompiledProgram, run
+from compiled import CompiledProgram, pointer, run
 from everyday import EVERYDAY, REFUSED, thinned
 from networks import Net
 from torch import nn
 
 import gatewise as gw
 from gatewise.export.coperations import shape_of
+from gatewise.export.cprogramcheck import as_stored
 from gatewise.export.goldenprogram import answers, from_example, rounded_layers
 from gatewise.runtime.narrow import ChainError
 
@@ -361,3 +362,19 @@ def test_a_layer_alone(layer: nn.Module, kernels: list[Path], tmp_path: Path) ->
     expected = answers(compiled.program, small, given)
     assert len(expected) == (3 if isinstance(layer, nn.LSTM) else 2)
     agree(compiled.run(compiled.instance(), given, expected), expected)
+
+
+def test_scores_are_computed_where_they_are_wanted(kernels: list[Path], tmp_path: Path) -> None:
+    """As many as there are words need no second place, and without a pointer no time."""
+    torch.manual_seed(0)
+    layers = {"rnn": nn.GRU(3, 4, batch_first=True), "fc": nn.Linear(4, 500), "own": nn.Linear(4, 400)}
+    model = Net(lambda m, x: (m.fc(m.rnn(x)[0] + x[..., :1]), m.own(m.rnn(x)[0]).log_softmax(-1)), **layers)
+    x = torch.randn(1, 5, 3)
+    compiled = CompiledProgram(model, tmp_path, kernels, (x,), block=1)
+    assert compiled.report.ram_bytes < 4 * 900
+    given = from_example(compiled.program, model, (x,))
+    agree_in_pieces(compiled, model, given)
+    array, y = as_stored(x.numpy()), np.zeros((5, 400), np.float32)
+    state = compiled.instance()
+    assert compiled.library.model_run(pointer(state), 5, pointer(array), None, pointer(y)) == 0
+    agree([y[None]], answers(compiled.program, model, given)[1:])
