@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import torch
 from optuna.trial import FrozenTrial, TrialState
 
 from gatewise.sweep import places
@@ -19,7 +20,8 @@ from gatewise.sweep.journal import Alive, FileLock
 from gatewise.sweep.plan import Plan, Under
 from gatewise.sweep.space import suggested
 from gatewise.sweep.values import Measures, said, shown
-from gatewise.tasks.files import Diverged
+from gatewise.tasks.data.sources import DataError
+from gatewise.tasks.files import Diverged, RunError
 from gatewise.tasks.schema import RecipeError
 from gatewise.tasks.training.lock import Busy
 from gatewise.tasks.training.options import Options
@@ -27,6 +29,10 @@ from gatewise.tasks.training.trainer import train
 
 PAUSE = 1.0  # seconds between looks at the trials of others
 Say = Callable[[str], None]
+
+
+# What the values of a trial are to blame for: it is told, and not tried again.
+FAILURES = (Diverged, RecipeError, torch.OutOfMemoryError)
 
 
 class Surplus(Exception):
@@ -104,14 +110,14 @@ class Worker:
         return any(study.get_trials(deepcopy=False, states=states) for study in self.studies.values())
 
     def one_trial(self, kind: str) -> None:
-        ours = (Surplus, Diverged, RecipeError, Busy)
+        ours = (Surplus, Busy, *FAILURES)
         try:
             with self.alone():
                 self.studies[kind].optimize(partial(self.objective, kind), n_trials=1, catch=ours)
         except ValueError as error:
-            # Optuna's own, of a trial that has ended: this worker was silent for too long, and another has taken it
-            # up, with the result that lies in the folder.
-            if type(error) is not ValueError:
+            # This worker was silent for too long, and another has taken the trial up, with the result that lies in
+            # the folder.
+            if not str(error).startswith("Cannot tell a FAIL trial"):
                 raise
 
     def objective(self, kind: str, trial: optuna.Trial) -> list[float]:
@@ -126,7 +132,7 @@ class Worker:
             raise Surplus
         try:
             found = self.run(kind, trial, own)
-        except (Diverged, RecipeError) as error:
+        except FAILURES as error:
             trial.set_user_attr(places.ERROR, str(error))
             self.say(f"{kind} {places.first_of(own)}: failed: {error}")
             raise
@@ -137,7 +143,7 @@ class Worker:
             trial.set_user_attr(places.INTERRUPTED, True)
             time.sleep(self.where.heartbeat)
             raise
-        except BaseException:
+        except (KeyboardInterrupt, RunError, DataError, OSError):
             with suppress(Exception):  # the reason may be the storage
                 trial.set_user_attr(places.INTERRUPTED, True)
             raise

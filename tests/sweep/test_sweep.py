@@ -106,6 +106,24 @@ def test_what_the_machine_is_to_blame_for_ends_the_sweep_and_loses_nothing(
     assert all(trial.params == trials[0].params for trial in trials if places.first_of(trial) == 0)
 
 
+def test_a_trial_that_raises_ends_its_worker_and_is_given_up_at_last(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours is shown; the sweep does not stumble over it for ever."""
+
+    def broken(*_: Any) -> dict[str, Any]:
+        raise ValueError("a mistake")
+
+    original = worker.train
+    monkeypatch.setattr(worker, "train", broken)
+    for _ in range(places.ATTEMPTS):
+        with pytest.raises(ValueError, match="a mistake"):
+            run(plan_of(dense=False, trials=1), tmp_path, folder)
+    monkeypatch.setattr(worker, "train", original)
+    assert run(plan_of(dense=False, trials=1), tmp_path, folder) == []
+    assert len(trials_of(tmp_path)) == places.ATTEMPTS
+
+
 def test_a_trial_that_kills_its_workers_is_given_up(folder: Path, tmp_path: Path) -> None:
     """Out of memory each time: the sweep must come to an end."""
     plan = plan_of(dense=False, trials=1)
