@@ -19,7 +19,7 @@ from gatewise.export.onnx_chain import chain_model
 from gatewise.export.onnx_program import program_model
 from gatewise.export.onnx_ways import Beside, chosen, with_states, without_states
 from gatewise.export.written import put
-from gatewise.nn.lookup import is_single_step
+from gatewise.nn.lookup import is_single_step, why_not_recurrent
 from gatewise.program.graph import Program
 from gatewise.program.recorder import Refused
 from gatewise.program.ways import bound_example, programs
@@ -83,8 +83,15 @@ def written(model: nn.Module, opset: int, states: bool | None, lengths: bool | N
             return ways[1]()
         except (Refused, Beside, ChainError) as second:
             why = first if isinstance(second, ChainError) else second
-            said = str(why) if isinstance(why, ChainError) else f"{why}. {way_out(model)}"
-            raise ChainError(said) from why
+            if isinstance(why, ChainError):
+                raise why from None
+            raise ChainError(f"{strange_layer(model) or why}. {way_out(model)}") from why
+
+
+def strange_layer(model: nn.Module) -> str:
+    """A recurrent layer that is beyond us, and why; the first line of its own forward() would say less."""
+    known = ((name, why_not_recurrent(module)) for name, module in model.named_modules())
+    return next((f"{name or 'the model'}: {why}" for name, why in known if why), "")
 
 
 def program_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +199,24 @@ def test_states_beside_forward(tmp_path: Path) -> None:
 def shapes_of(session: Session) -> list[list[int]]:
     """The shapes of the states; 0 for the batch."""
     return [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in session.graph.input[1:]]
+
+
+REFUSALS: dict[str, tuple[Callable[..., Any], str]] = {
+    "a branch": (
+        lambda m, x: m.fc(m.rnn(x)[0]) * (2 if x.sum() > 0 else 3),
+        r"line \d+.*an `if` or `while` asks",
+    ),
+    "an operation": (lambda m, x: m.fc(m.rnn(x)[0]).sort(1)[0], r"line \d+.*sort\(\) is not an operation"),
+    "a layer": (lambda m, x: m.fc(m.odd(x)[0]), "^odd: RNN has no gates"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_written_says_where_and_why(name: str, tmp_path: Path) -> None:
+    rule, why = REFUSALS[name]
+    model = lstm_net(rule, odd=nn.RNN(3, 4, batch_first=True)) if name == "a layer" else lstm_net(rule)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what stays as it is
+        with pytest.raises(ChainError, match=f"{why}.*accelerate"):
+            gw.export.to_onnx(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
