@@ -91,21 +91,37 @@ def record(model: nn.Module, way: Mapping[str, Any], example: Any = None) -> Pro
             return attempt(shapes, letters | {found.name: found.size})
         except NeedsShape as asked:
             failure: Exception | None = None
+            unlikely: Program | None = None
             for candidate in fitting(asked.candidates, known.get(asked.argument)):
                 try:
-                    return attempt(shapes | {asked.argument: (candidate, asked.kind)}, letters)
+                    made = attempt(shapes | {asked.argument: (candidate, asked.kind)}, letters)
+                    if not asked.guessed or is_likely(made):
+                        return made
+                    unlikely = unlikely or made
                 except (Refused, Undecided) as error:
                     if not asked.guessed:
                         raise
                     failure = failure or error
                 except Exception as error:  # impossible, or forward() itself refuses it
                     failure = failure or error
+            if unlikely is not None:
+                return unlikely
             raise failure or Impossible("no shape of its arguments fits") from None
 
     try:
         return attempt({}, {})
     except Impossible as error:
         raise Refused(f"{line_of_error(error)}: shapes do not fit, whatever the arguments are") from error
+
+
+def is_likely(program: Program) -> bool:
+    """Whether no value has its sequences along two axes, and no argument is as wide as another is long: such programs
+    come of an argument that is taken for one with another axis."""
+    twice = any([str(size) for size in node.shape].count("B") > 1 for node in program.nodes)
+    free = [size for node in program.inputs for size in node.shape if isinstance(size, Size)]
+    return not twice and all(
+        str(size) in size.letters or all(n[0] == "C" for n in size.letters) for size in free
+    )
 
 
 def bound_example(model: nn.Module, example: Any) -> dict[str, Any]:

@@ -54,12 +54,6 @@ class Way:
     def names(self) -> set[str]:
         return set(self.program.arguments)
 
-    @property
-    def is_guess(self) -> bool:
-        """Whether some value has its sequences along two axes: an argument may have been taken for another."""
-        batch = self.stream.batch
-        return any(list(map(str, node.shape)).count(batch) > 1 for node in self.program.nodes)
-
     def time_axis(self, node: Any) -> int | None:
         """Where an argument or answer has time; rows of sequences and steps have it nowhere."""
         names = list(map(str, node.shape)) if isinstance(node, Node) else []
@@ -109,7 +103,6 @@ class GraphEngine(Engine):
         check_cpu_float32(self.model)
         self.parameters = list(inspect.signature(self.model.forward).parameters)
         self.ways = self._record(example)
-        self.has_example = example is not None
         self.learned: set[frozenset[str]] = set()  # ways that a call was an example of
         self._remembered_state: GraphState | None = None
 
@@ -222,11 +215,6 @@ class GraphEngine(Engine):
         way = self._way(given) if before is None else before.way
         if way.stream.refused:
             raise TypeError(f"step(): {way.stream.refused}. Give whole sequences: engine(x).")
-        if way.is_guess and not self.has_example:
-            raise TypeError(
-                "step(): forward() does not say how many axes its arguments have; "
-                "give an example of a call: gw.Engine(model, example=(...))."
-            )
         longer = {name: way.with_time(name, value) for name, value in given.items()}
         answer, self._remembered_state = self(**longer, state=before)
         return way.without_time(answer)

@@ -194,3 +194,28 @@ def test_the_first_unpacking_binds_the_longest_length() -> None:
 def test_counts_with_a_limit_of_floats_are_floats() -> None:
     (program,) = programs(Written(lambda m, y: (y > 0).sum(1).clamp(min=1e-9)))
     assert [node.kind for node in program.results] == ["float"]
+
+
+def test_arguments_are_what_makes_likely_programs_of_them() -> None:
+    """Static features and a mask are no sequences of their own, which would put the batch along two axes."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(4, 4, batch_first=True)
+
+        def forward(self, x: Tensor, static: Tensor, mask: Tensor) -> Tensor:
+            out = self.rnn(x)[0] + static.unsqueeze(1)
+            return out.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+    (program,) = programs(Beside())
+    assert [str(node.shape) for node in program.inputs] == ["(B, T, 4)", "(B, 4)", "(B, T)"]
+
+
+def test_an_example_shows_widths_and_leaves_time_free() -> None:
+    """Without one, only their sum is known where two arguments stand side by side."""
+    model, inputs = EVERYDAY["static repeated"]()
+    known = {None: ["(B, T, C.x)", "(B, -1*C.x + 6)"], inputs: ["(B, T, 4)", "(B, 2)"]}
+    for example, shapes in known.items():
+        (program,) = programs(model, example)
+        assert [str(node.shape) for node in program.inputs] == shapes

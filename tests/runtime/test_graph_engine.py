@@ -81,7 +81,7 @@ def test_everyday_models(name: str) -> None:
     torch.testing.assert_close(mapped(torch.as_tensor, answer), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("name", sorted(EVERYDAY.keys() - WHOLE.keys() - {"static repeated"}))
+@pytest.mark.parametrize("name", sorted(EVERYDAY.keys() - WHOLE.keys()))
 def test_pieces_are_the_whole(name: str) -> None:
     """Answers of steps stand one behind another, answers to a sequence are of all that came so far."""
     small, inputs = compressed(name)
@@ -255,19 +255,6 @@ def test_steps_go_on_until_reset(speaker: Any) -> None:
     engine.step(x[:, 0].numpy(), who.numpy())
     with pytest.raises(ValueError, match=r"state is of 2 sequences, the inputs of 1; .*reset\(\)"):
         engine.step(x[:1, 0], who[:1])
-
-
-def test_steps_of_guessed_arguments_need_an_example() -> None:
-    """A static input that is taken for a sequence would be read as one step of it."""
-    torch.manual_seed(0)
-    small, x, who = gw.compress(Speaker().eval()), torch.randn(2, 6, 4), torch.randn(2, 4)
-    engine, expected = graph(small), answered(small, x, who)[0]
-    guesses = [way for way in engine.ways if way.is_guess]
-    if guesses:
-        with pytest.raises(TypeError, match="give an example"):
-            engine.step(x[:, 0], who)
-    torch.testing.assert_close(engine(x, who)[0], expected, **CLOSE)  # which is an example
-    torch.testing.assert_close(engine.step(x[:, 0], who), expected[:, 0], **CLOSE)
 
 
 def test_answers_states_and_inputs_belong_to_the_caller(speaker: Any) -> None:
