@@ -99,10 +99,10 @@ def linear(t: Tensors, node: Node, op: Linear) -> Held:
     weight, bias, inputs, outputs = linear_parts(module)
     if not len(outputs):
         return no_channels(t, node)
-    if id(module.weight) in t.tables:
-        x, matrix = tied(t, source, inputs, t.tables[id(module.weight)])
+    name, channels = channels_of(t, source)
+    if id(module.weight) in t.tables and np.isin(inputs, channels.kept).any():
+        x, matrix = tied(t, name, channels, inputs, t.tables[id(module.weight)])
     else:
-        name, channels = channels_of(t, source)
         own, places, _ = channels.read(weight, inputs)
         x, own = read(t.graph, name, len(channels.kept), places, own)
         matrix = t.graph.constant(np.ascontiguousarray(own.T))
@@ -129,13 +129,18 @@ def linear_parts(module: nn.Module) -> tuple[Floats, Tensor | None, Ints, Ints]:
     return weight, bias_of(module), np.arange(weight.shape[1]), np.arange(len(weight))
 
 
-def tied(t: Tensors, source: Node, inputs: Ints, table: str) -> tuple[str, str]:
-    """What a matrix reads that is an embedding's, too: a node on a constant, which runtimes compute once."""
-    held = t.some(source)
-    x = held.name
-    if not np.array_equal(inputs, np.arange(source.shape[-1]) if held.kept is None else held.kept):
-        x = t.graph.add("Gather", t.whole(source), t.graph.constant(inputs), axis=-1)
-    return x, t.graph.add("Transpose", table, perm=[1, 0])
+def tied(t: Tensors, x: str, channels: Channels, inputs: Ints, table: str) -> tuple[str, str]:
+    """What a matrix reads that is an embedding's, too, by nodes on its constant, which runtimes compute once."""
+    graph, kept = t.graph, channels.kept
+    here = np.flatnonzero(np.isin(inputs, kept))
+    if len(here) < len(inputs):
+        table = graph.add("Gather", table, graph.constant(here), axis=1)
+    scale = channels.scale[inputs[here]].astype(np.float32)
+    if (scale != 1).any():
+        table = graph.add("Mul", table, graph.constant(scale))
+    if len(here) < len(kept):
+        x = graph.add("Gather", x, graph.constant(np.searchsorted(kept, inputs[here])), axis=-1)
+    return x, graph.add("Transpose", table, perm=[1, 0])
 
 
 def some(kept: Ints, width: int) -> Ints | None:

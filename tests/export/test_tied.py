@@ -62,6 +62,10 @@ def check_onnx(small: Any, folder: Path) -> None:
     proto = onnx.load(gw.export.to_onnx(small, folder / "m.onnx", states=False))
     matrices = [tuple(t.dims) for t in proto.graph.initializer if len(t.dims) == 2 and WORDS in t.dims]
     assert matrices == [tuple(small.emb.weight.shape)]
+    once = {t.name for t in proto.graph.initializer}
+    for node in proto.graph.node:
+        once |= set(node.output) if once.issuperset(node.input) else set()
+        assert node.op_type != "Mul" or once.issuperset(node.output)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     with torch.no_grad():
         expected = small(IDS)[0].numpy()
