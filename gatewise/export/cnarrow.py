@@ -29,11 +29,15 @@ def narrowed(program: Program, model: nn.Module, int8: bool) -> tuple[Program, d
     order = Program(program.arguments, program.outputs).nodes
     users = program.users()
     allowed = set(order) - set(program.results)
+    layers = {node for node in order if of_layer(node, model) is not None}
     while True:
         kept = candidates(order, allowed, model)
         found: dict[Node, Ints] = {}
         for node in reversed([node for node in order if node in kept]):
-            if all(reader in found or reads(reader, node, kept[node], model, int8) for reader in users[node]):
+            handing = found.keys() - layers  # a layer has channels of its own, whatever it reads
+            if all(
+                reader in handing or reads(reader, node, kept[node], model, int8) for reader in users[node]
+            ):
                 found[node] = kept[node]
         if len(found) == len(kept):
             return rebuilt(program, order, found)

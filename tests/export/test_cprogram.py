@@ -256,6 +256,35 @@ def test_an_argument_that_the_example_leaves_out(tmp_path: Path) -> None:
         assert ("float *state" in (tmp_path / "m" / "model.h").read_text()) is has_state
 
 
+class Handover(nn.Module):
+    """The last state of one layer begins another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec, self.fc = nn.GRU(2, 4), nn.GRU(2, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.dec(x, self.enc(x)[1])[0])  # type: ignore[no-any-return]
+
+
+def test_a_state_that_begins_a_layer_is_whole(kernels: list[Path], tmp_path: Path) -> None:
+    """The layer that it begins looks for its neurons among all; those that were removed have their places."""
+    model = Handover()
+    gw.Variational(model, "W+N", n_train=10)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_log_sigma"):
+                parameter.fill_(-9.0)
+        model.enc.neuron_scale_l0_log_sigma[0] = model.dec.neuron_scale_l0_log_sigma[3] = 9.0  # z_h is zero
+    small = gw.compress(model.eval())
+    assert small.enc.layers[0].neurons.tolist() == [1, 2, 3]
+    x = torch.randn(6, 1, 2)
+    compiled = CompiledProgram(small, tmp_path, kernels, (x,))
+    given = from_example(compiled.program, small, (x,))
+    expected = answers(compiled.program, model, given)
+    agree(compiled.run(compiled.instance(), given, expected), expected)
+
+
 @pytest.mark.parametrize(("name", "wrong", "error"), [
     ("words and tags", {"tags": 6}, "BAD_WORD"),
     ("words and tags", {"words": -1}, "BAD_WORD"),

@@ -43,8 +43,9 @@ class Drawn:
 
 def of_any_shape(case: Case) -> Drawn:
     lengths = case.inputs[2] if case.options["shape"] == "packed" else None
+    inputs = case.inputs[:2] if case.options["shape"] == "masked" else case.inputs  # no form takes mask=
     bare = isinstance(case.model, nn.RNNBase | gw.nn.Recurrent)
-    return Drawn(case.model, case.inputs, lengths, (lambda: None) if bare else case.fresh, case)
+    return Drawn(case.model, inputs, lengths, (lambda: None) if bare else case.fresh, case)
 
 
 def of_a_chain(case: Chain, lengths: Tensor | None = None) -> Drawn:
