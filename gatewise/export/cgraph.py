@@ -14,11 +14,11 @@ from gatewise.export.cprogramtext import buffers, call, counters, header, source
 from gatewise.export.cstream import stream_of
 from gatewise.export.ctext import renamed
 from gatewise.export.golden import GOLDEN_STEPS
-from gatewise.export.goldenprogram import GoldenProgram
+from gatewise.export.goldenprogram import GoldenProgram, chosen
 from gatewise.export.measured import said
 from gatewise.program.graph import Program
 from gatewise.program.operations import Embed, Linear, Recurrent
-from gatewise.program.ways import bound_example, programs
+from gatewise.program.ways import programs
 from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.wording import counted
 
@@ -53,14 +53,6 @@ def check_layers(program: Program, model: nn.Module) -> None:
         for own, tensor in model.get_submodule(name).named_parameters():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name}.{own} is not finite, and NaN or infinity is not exported.")
-
-
-def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
-    """The way to call forward() that the example shows; without one, that with the fewest arguments."""
-    if example is None:
-        return min(every, key=lambda program: len(program.arguments))
-    given = {name for name, value in bound_example(model, example).items() if value is not None}
-    return min(every, key=lambda program: len(given ^ set(program.arguments)))
 
 
 def written(function: Function, golden: GoldenProgram, name: str, title: str, file_above: int) -> CModel:

@@ -20,6 +20,7 @@ from gatewise.nn.lookup import evaluating
 from gatewise.program import operations as ops
 from gatewise.program.graph import BOOL, FLOAT, Node, Program, leaves, mapped
 from gatewise.program.sizes import Size, at
+from gatewise.program.ways import bound_example
 from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.evaluate import evaluate
 
@@ -79,6 +80,14 @@ class GoldenProgram:
         error = max((float(np.nanmax(np.abs(a - b))) for a, b in pairs), default=0.0)
         largest = max((float(np.nanmax(np.abs(b))) for _, b in pairs), default=0.0)
         return error, error / max(largest, 1e-30)
+
+
+def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
+    """The way to call forward() that the example shows; without one, that with the fewest arguments."""
+    if example is None:
+        return min(every, key=lambda program: len(program.arguments))
+    given = {name for name, value in bound_example(model, example).items() if value is not None}
+    return min(every, key=lambda program: len(given ^ set(program.arguments)))
 
 
 def candidates(program: Program, model: nn.Module, most: int, example: Any) -> Iterator[dict[Node, Tensor]]:

@@ -407,3 +407,9 @@ def test_scores_are_computed_where_they_are_wanted(kernels: list[Path], tmp_path
     state = compiled.instance()
     assert compiled.library.model_run(pointer(state), 5, pointer(array), None, pointer(y)) == 0
     agree([y[None]], answers(compiled.program, model, given)[1:])
+
+
+def test_the_error_of_a_forward_that_makes_float32(tmp_path: Path) -> None:
+    """It cannot be computed in double precision as it is; its program can."""
+    model, inputs = EVERYDAY["one hot"]()
+    assert 0 < gw.export.to_c(model, tmp_path / "m", example=inputs).max_abs_error < 1e-6
