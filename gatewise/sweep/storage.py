@@ -13,6 +13,7 @@ from gatewise.sweep.space import SweepError
 JOURNAL = "journal.log"
 HEARTBEAT = 60  # seconds; a worker that is silent for twice as long is dead
 CONNECT = 10  # seconds
+TABLES = 0x6761746577697365  # the number of an advisory lock: "gatewise"
 SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
 
 
@@ -62,17 +63,32 @@ def open_database(url: str, heartbeat: int) -> Any:
     parts = checked_url(url)
     options = {"connect_args": {"connect_timeout": CONNECT}, "pool_pre_ping": True}
     try:
-        return RDBStorage(
-            parts.render_as_string(hide_password=False),
-            engine_kwargs=options,
-            heartbeat_interval=heartbeat,
-            grace_period=2 * heartbeat,
-        )
+        with one_at_a_time(parts, options):
+            return RDBStorage(
+                parts.render_as_string(hide_password=False),
+                engine_kwargs=options,
+                heartbeat_interval=heartbeat,
+                grace_period=2 * heartbeat,
+            )
     except (SQLAlchemyError, OSError, RuntimeError) as error:
         raise SweepError(
             f"{without_password(url)}: cannot be used for a sweep ({reason_of(error, parts.password)}). See that the "
             "server runs, and that address, user and password are right."
         ) from error
+
+
+@contextmanager
+def one_at_a_time(parts: Any, options: dict[str, Any]) -> Iterator[None]:
+    """Optuna makes its tables in an empty database, and fails where two workers do so at once."""
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(parts, **options)
+    try:
+        with engine.connect() as connection:  # the lock ends with it
+            connection.execute(text(f"SELECT pg_advisory_lock({TABLES})"))
+            yield
+    finally:
+        engine.dispose()
 
 
 @contextmanager
@@ -143,9 +159,12 @@ def checked_url(url: str) -> Any:
 
 
 def without_password(url: str) -> str:
-    from sqlalchemy.engine import make_url
+    from sqlalchemy.engine import URL, make_url
 
-    return str(make_url(url).set(password=None).render_as_string())
+    parts = make_url(url)
+    query = {key: value for key, value in parts.query.items() if key != "password"}
+    bare = URL.create(parts.drivername, parts.username, None, parts.host, parts.port, parts.database, query)
+    return str(bare.render_as_string())
 
 
 def reason_of(error: BaseException, password: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -26,7 +27,7 @@ from gatewise import cli
 from gatewise.sweep import places, worker
 from gatewise.sweep.front import open_front
 from gatewise.sweep.space import SweepError
-from gatewise.sweep.storage import opened
+from gatewise.sweep.storage import open_database, opened, quiet_optuna
 from gatewise.sweep.sweep import Setup, sweep
 from gatewise.sweep.worker import Where
 
@@ -83,7 +84,11 @@ def test_a_worker_that_lives_though_it_was_given_up(
 
 
 def test_a_password_is_neither_printed_nor_kept(
-    server: Server, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not in the sentence of a refusal, not in the folder, from which the address is taken if none is given."""
     wrong = server.url("wrong-" + PASSWORD)
@@ -96,8 +101,11 @@ def test_a_password_is_neither_printed_nor_kept(
     for path in (tmp_path / "kept").rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes()
     assert cli.main(["front", str(tmp_path / "kept")]) == 1
-    said = capsys.readouterr().err
-    assert f"127.0.0.1:{server.port}/postgres: cannot be used" in said
+    assert (
+        f"postgresql://gatewise@127.0.0.1:{server.port}/postgres: cannot be used" in capsys.readouterr().err
+    )
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    assert cli.main(["front", str(tmp_path / "kept"), "--no-pages"]) == 0
 
 
 def test_a_database_that_stops_loses_nothing(server: Server, folder: Path, tmp_path: Path) -> None:
@@ -115,3 +123,18 @@ def test_a_database_that_stops_loses_nothing(server: Server, folder: Path, tmp_p
         time.sleep(2.5)
         said = run(plan, tmp_path, folder, other.url(), heartbeat=1)
     assert len(said) == 2
+
+
+def test_workers_that_begin_at_once_in_an_empty_database(tmp_path: Path) -> None:
+    """Optuna's tables are made once, whoever is first."""
+
+    def begin(_: int) -> str:
+        try:
+            storage = open_database(empty.url(), 1)
+        except SweepError as error:
+            return str(error)
+        storage.engine.dispose()
+        return ""
+
+    with Server() as empty, ThreadPoolExecutor(6) as many, quiet_optuna():
+        assert list(many.map(begin, range(6))) == [""] * 6
