@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.lookup import is_quantized
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sizes import stored_bytes
 from gatewise.structure import (
@@ -131,7 +131,7 @@ class Report(Counts):
         return "\n".join(line.rstrip() for line in lines)
 
 
-def measure(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None) -> Report:
+def measure(model: nn.Module, readers: Stated | None = None) -> Report:
     """Counts of weights, neurons, live gates and words. Looking changes nothing.
 
     Works on models of either sparsifier and on any model that simply contains zeros. `readers` states who reads a

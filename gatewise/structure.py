@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from gatewise.masks import Masks, find_masks
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
 
 
@@ -52,7 +52,7 @@ class Structure:
 
     @staticmethod
     def from_weights(
-        model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None, *, fixed_point: bool = False
+        model: nn.Module, readers: Stated | None = None, *, fixed_point: bool = False
     ) -> Structure:
         """What the zeros of a model leave: the paper's one-pass count, or everything that can reach the output."""
         graph = find_readers(model, readers)
@@ -83,6 +83,8 @@ def one_pass(masks: Masks, graph: ReaderGraph) -> Structure:
     word kept       its variable kept; without variables, some weight of its row kept
     """
     keep = {name: read_at_all(name, masks.matrix, graph) for name in graph.blocks}
+    for hand in graph.handed:
+        keep[hand.source] = keep[hand.source] | keep[hand.target]
     for name, own in masks.recurrent.items():
         keep[name] = keep[name] & own.neuron
     for name, zero in masks.zero_outputs.items():
@@ -127,8 +129,14 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
             name: mask if name.rpartition(".")[0] in masks.words else mask & rows[name][:, None]
             for name, mask in matrix.items()
         }
-        spread = {name: read_at_all(name, read, graph) & ~zero[name] for name in alive}
-        # A neuron with z_h = 0 says nothing, but its cell state may be handed on to another layer.
+        spread = {
+            name: (read_at_all(name, read, graph) & ~zero[name]) | read_at_all(name, read, graph, cells=True)
+            for name in alive
+        }
+        for hand in graph.handed:
+            needed = alive[hand.target] if hand.cell else alive[hand.target] & ~zero[hand.source]
+            spread[hand.source] = spread[hand.source] | needed
+        # A neuron with z_h = 0 says nothing, but its cell state may be seen.
         spread |= {name: torch.ones_like(spread[name]) for name in remembered}
         if all(torch.equal(spread[name], alive[name]) for name in alive):
             break
@@ -141,13 +149,15 @@ def reachable(masks: Masks, graph: ReaderGraph) -> Structure:
     return assemble(masks, graph, alive, live, words, matrix)
 
 
-def read_at_all(block: str, matrix: Mapping[str, Tensor], graph: ReaderGraph) -> Tensor:  # (width,) bool
-    """Whether some non-zero weight reads each unit; an exposed block counts as read."""
+def read_at_all(
+    block: str, matrix: Mapping[str, Tensor], graph: ReaderGraph, cells: bool = False
+) -> Tensor:  # (width,) bool
+    """Whether some non-zero weight reads each unit, or only its c; an exposed block counts as read."""
     width = graph.blocks[block].width
-    if block in graph.exposed:
+    if block in graph.exposed and not cells:
         return torch.ones(width, dtype=torch.bool)
     read = torch.zeros(width, dtype=torch.bool)
-    for r in graph.reads_of(block):
+    for r in (r for r in graph.reads_of(block) if r.cell or not cells):
         read[r.unit : r.unit + r.width] |= matrix[r.matrix][:, r.column : r.column + r.width].any(0)
     return read
 

@@ -191,7 +191,7 @@ def test_report_says_what_unknown_readers_cost() -> None:
     )
     report = gw.measure(model)
     assert list(report.exposed) == ["rnn.l0"]
-    assert "rnn.l0: neurons stay, because LayerNorm" in str(report)
+    assert "rnn.l0: neurons stay, because layer_norm()" in str(report)
 
 
 def test_stated_readers_count() -> None:

@@ -181,7 +181,7 @@ def test_an_exposed_layer_keeps_what_is_not_always_zero() -> None:
         assert kept(rnn.keep_neurons) == [1, 1, 0]
         assert not rnn.keep_gates[0, 0]
         assert kept(rnn.keep_recurrent) == [1, 0, 0]
-        assert "LayerNorm" in structure.exposed["rnn.l0"]
+        assert "layer_norm()" in structure.exposed["rnn.l0"]
 
 
 @pytest.mark.parametrize("make", [partial(gw.GroupLasso, group=1e-2), partial(gw.Variational, n_train=1)])

@@ -14,6 +14,7 @@ from gatewise.layout import Cell
 from gatewise.nn.cells import SQUASHES
 from gatewise.nn.lookup import cell_of, gate_activation_of, weights_of
 from gatewise.nn.recurrence import Weights
+from gatewise.readers import Stated
 from gatewise.readers.graph import find_blocks
 from gatewise.structure import Structure
 
@@ -104,9 +105,7 @@ class GateMap:
         return {name: layer.to_dict() for name, layer in self.layers.items()}
 
 
-def map_gates(
-    model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None, *, fixed_point: bool = False
-) -> GateMap:
+def map_gates(model: nn.Module, readers: Stated | None = None, *, fixed_point: bool = False) -> GateMap:
     """The gates of every kept neuron, for any model that measure() takes. Looking changes nothing.
 
     What is kept is the paper's one-pass count, or with `fixed_point` what can reach the output. Of a compressed model

@@ -24,6 +24,7 @@ from gatewise.layout import Cell, State
 from gatewise.nn.cells import SQUASHES
 from gatewise.nn.lookup import cell_of, evaluating, gate_activation_of, is_single_step, places_of, weights_of
 from gatewise.nn.recurrence import Weights, affine
+from gatewise.readers import Stated
 from gatewise.readers.graph import block_name
 from gatewise.structure import RecurrentStructure, Structure
 
@@ -109,7 +110,7 @@ def lag_curves(
     batches: Iterable[Sequence[Any]],
     *,
     lags: int = 100,
-    readers: Mapping[str, Sequence[str]] | None = None,
+    readers: Stated | None = None,
 ) -> LagMap:
     """The lag curve of every kept neuron, averaged over the sequences of all batches.
 

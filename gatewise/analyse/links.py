@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gatewise.analyse.gate_map import GateMap, LayerMap
 from gatewise.nn.lookup import cell_of, ending, is_embedding, matrix_of, weights_of, word_scale_of
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
 
 ROWS_AT_ONCE = 256  # of a product with all words
@@ -44,7 +44,7 @@ def find_links(
     *,
     symbols: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
-    readers: Mapping[str, Sequence[str]] | None = None,
+    readers: Stated | None = None,
     n: int = 6,
 ) -> dict[str, list[NeuronLinks]]:
     """The links of every kept neuron of every layer, in the order of the gate map.

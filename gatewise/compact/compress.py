@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from gatewise.compact.plain import CompactEmbedding, CompactLinear
 from gatewise.compact.plan import EmbeddingPlan, LayerPlan, LinearPlan, RecurrentPlan, make_plan
 from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, CompactRecurrent
+from gatewise.compact.stated import check_stated
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.assumptions import check_biases_add_up
 from gatewise.nn.lookup import (
@@ -29,7 +30,7 @@ from gatewise.nn.lookup import (
     why_not_recurrent,
     word_scale_of,
 )
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import block_name, find_blocks
 from gatewise.readers.values import leaves
 from gatewise.sparsify.settled import drop_hooks, of_sparsifier
@@ -37,12 +38,13 @@ from gatewise.structure import Structure, reachable, read_at_all
 from gatewise.wording import counted
 
 
-def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = None) -> nn.Module:
+def compress(model: nn.Module, readers: Stated | None = None, *, example: Any = None) -> nn.Module:
     """The same class and forward(), with compact layers inside: only what can reach the output is left.
 
     Accepts models of either sparsifier and any model that simply contains zeros. The argument is not changed.
     `readers` states who reads a layer where tracing cannot prove it; without proof only neurons that are always zero
-    are removed from such a layer, and one warning says what that cost.
+    are removed from such a layer, and one warning says what that cost. A statement is tried on `example`, the
+    arguments of one call, or on made-up input: if the answer changes, it was wrong, and that is an error.
     """
     graph = find_readers(model, readers)
     masks = find_masks(model)
@@ -62,6 +64,7 @@ def compress(model: nn.Module, readers: Mapping[str, Sequence[str]] | None = Non
             return new
         replace_module(small, old, new)
         drop_hooks(new, of_pruning)
+    check_stated(model, small, graph, example)
     return small
 
 

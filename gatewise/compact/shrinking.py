@@ -12,7 +12,7 @@ from gatewise.compact.moved import Move, carry, check_state, moves_between
 from gatewise.compact.plan import make_plan
 from gatewise.masks import find_masks
 from gatewise.nn.lookup import cell_of, is_compact, places_of, replace_module, weights_of
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.sparsify.checks import check_own_parameters
 from gatewise.sparsify.layers import is_variational
 from gatewise.sparsify.ranks import check_not_wrapped
@@ -24,7 +24,7 @@ def shrink(
     optimizer: torch.optim.Optimizer | None = None,
     *,
     keep: Structure | None = None,
-    readers: Mapping[str, Sequence[str]] | None = None,
+    readers: Stated | None = None,
 ) -> Structure:
     """Cut out of a model what cannot reach its output, in place, and go on training what is left.
 

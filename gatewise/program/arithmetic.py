@@ -178,7 +178,7 @@ def invert(recorder: Recorder, x: Any) -> Recorded:
       "data", "resolve_conj")  # fmt: skip
 def handed_on(recorder: Recorder, x: Any, *args: Any, **kwargs: Any) -> Any:
     training = kwargs.get("training", args[1] if len(args) > 1 else False)
-    if training is True and kwargs.get("p", args[0] if args else 0.5):
+    if training is True and kwargs.get("p", args[0] if args else 0.5) and not recorder.lenient:
         raise Refused("it drops values in evaluation, too")
     return Recorded.of(recorder.node(x), x.memory) if isinstance(x, Recorded) else x
 

@@ -14,8 +14,17 @@ from gatewise.program.along import reduced
 from gatewise.program.arithmetic import RULES, rule
 from gatewise.program.graph import INT, Node
 from gatewise.program.operations import Convolve, Embed, LastState, Linear, Pool, Recurrent, Unpack
-from gatewise.program.recorder import Impossible, NeedsShape, Recorded, Recorder, Refused, decide, unified
-from gatewise.program.shapes import permute, reshaped, unsqueeze
+from gatewise.program.recorder import (
+    Impossible,
+    NeedsShape,
+    Recorded,
+    Recorder,
+    Refused,
+    decide,
+    matched,
+    unified,
+)
+from gatewise.program.shapes import maybe, permute, reshaped, unsqueeze
 from gatewise.program.sizes import Size, letter, same
 
 BATCH, TIME = letter("B"), letter("T")
@@ -50,7 +59,7 @@ def call_linear(recorder: Recorder, name: str, module: Any, input: Any) -> Recor
     node = recorder.node(input)
     if not node.rank:
         raise Impossible
-    unified(node.shape[-1], width)
+    matched(node.shape[-1], width)
     return recorder.made(Linear(name), [node], (*node.shape[:-1], module.out_features))
 
 
@@ -63,10 +72,10 @@ def call_embedding(recorder: Recorder, name: str, module: Any, input: Any) -> Re
     return recorder.made(Embed(name), [node], (*node.shape, module.embedding_dim))
 
 
-def state_shapes(module: Any, batched: bool = True) -> Any:
+def state_shapes(module: Any, batch: tuple[int, ...]) -> Any:
     """What a layer takes as its first state: (L*D, B, H), or two of them."""
     places = module.num_layers * (2 if module.bidirectional else 1)
-    shape = (places, BATCH, module.hidden_size) if batched else (places, module.hidden_size)
+    shape = (places, *batch, module.hidden_size)
     return shape if n_states(module) == 1 else (shape, shape)
 
 
@@ -79,6 +88,8 @@ def n_states(module: nn.Module) -> int:
 def call_recurrent(recorder: Recorder, name: str, module: Any, input: Any, hx: Any = None) -> Any:
     """y, h_n or y, (h_n, c_n), in the layout of the module; the operation itself is batch first."""
     if isinstance(input, Packed):
+        if recorder.node(input.data_first).rank != 3:
+            raise Impossible
         y, states = recur(recorder, name, module, input.data_first, hx, input.lengths)
         return Packed(y, input.lengths), as_states(module, states)
     width = module.input_size
@@ -87,7 +98,7 @@ def call_recurrent(recorder: Recorder, name: str, module: Any, input: Any, hx: A
     node = recorder.node(input)
     if node.rank not in (2, 3):
         raise Impossible
-    unified(node.shape[-1], width)
+    matched(node.shape[-1], width)
     alone = node.rank == 2
     x = (
         unsqueeze(recorder, input, 0)
@@ -121,7 +132,7 @@ def recur(
     node = recorder.node(x)
     if same(node.shape[1], BATCH) and not same(node.shape[0], BATCH):
         raise Impossible  # the argument has its time first
-    unified(node.shape[-1], module.input_size)
+    matched(node.shape[-1], module.input_size)
     given = first_states(recorder, module, hx, node.shape[0], alone)
     op = Recurrent(name, lengths is not None, len(given))
     directions = 2 if module.bidirectional else 1
@@ -135,12 +146,12 @@ def recur(
 def first_states(recorder: Recorder, module: Any, hx: Any, batch: int, alone: bool) -> list[Node]:
     if hx is None:
         return []
-    needs(hx, state_shapes(module, not alone))
+    form = state_shapes(module, () if alone else (batch,))
+    needs(hx, form)
     wanted = n_states(module)
     parts = [hx] if wanted == 1 else list(hx)
     if len(parts) != wanted:
         raise Impossible
-    form = state_shapes(module, not alone)
     form = form if wanted == 1 else form[0]
     nodes = []
     for part in parts:
@@ -149,7 +160,8 @@ def first_states(recorder: Recorder, module: Any, hx: Any, batch: int, alone: bo
         if node.rank != len(form):
             raise Impossible
         places = module.num_layers * (2 if module.bidirectional else 1)
-        for own, asked in zip(node.shape, (places, *([] if alone else [batch]), module.hidden_size)):
+        matched(node.shape[-1], module.hidden_size)
+        for own, asked in zip(node.shape, (places, *([] if alone else [batch]))):
             unified(own, asked)
         whole = (places, batch, module.hidden_size)
         nodes.append(recorder.node(reshaped(recorder, part, whole)) if alone else node)
@@ -162,17 +174,17 @@ def call_cell(recorder: Recorder, name: str, module: Any, input: Any, hx: Any = 
     node = recorder.node(input)
     if node.rank not in (1, 2):
         raise Impossible
-    unified(node.shape[-1], module.input_size)
+    matched(node.shape[-1], module.input_size)
     batch = node.shape[0] if node.rank == 2 else 1
     wanted = n_states(module)
-    form = (BATCH, module.hidden_size) if node.rank == 2 else (module.hidden_size,)
+    form = (batch, module.hidden_size) if node.rank == 2 else (module.hidden_size,)
     given = []
     if hx is not None:
         needs(hx, form if wanted == 1 else (form, form))
         for part in [hx] if wanted == 1 else list(hx):
             needs(part, form)
             own = recorder.node(part)
-            unified(own.shape[-1], module.hidden_size)
+            matched(own.shape[-1], module.hidden_size)
             if own.rank != node.rank or (own.rank == 2 and unified(own.shape[0], batch) is None):
                 raise Impossible
             given.append(recorder.node(reshaped(recorder, part, (1, batch, module.hidden_size))))
@@ -223,10 +235,13 @@ def pack_padded_sequence(
     recorder = Recorder.current()
     width = letter(f"C.{input.argument}") if isinstance(input, Recorded) and not input.is_shaped else 0
     needs(input, (BATCH, TIME, width) if batch_first else (TIME, BATCH, width))
-    needs(lengths, (BATCH,), kind=INT)
-    node, ends = recorder.node(input), recorder.node(lengths)
+    node = recorder.node(input)
+    if node.rank < 2:
+        raise Impossible
+    needs(lengths, (node.shape[0 if batch_first else 1],), kind=INT)
+    ends = recorder.node(lengths)
     decide(ends, INT)
-    if node.rank < 2 or ends.rank != 1:
+    if ends.rank != 1:
         raise Impossible
     x = input if batch_first else permute(recorder, input, 1, 0, *range(2, node.rank))
     unified(ends.shape[0], recorder.node(x).shape[0])
@@ -281,7 +296,7 @@ def conv1d(
         raise Impossible
     source = unsqueeze(recorder, x, 0) if alone else x
     batch, channels, steps = recorder.node(source).shape
-    unified(channels, kernel.shape[1] * groups)
+    matched(channels, kernel.shape[1] * groups)
     by, wide, taps = single(stride), single(dilation), kernel.shape[2]
     reach = wide * (taps - 1)
     if padding == "same":
@@ -316,6 +331,7 @@ def pooled(function: str) -> Any:
             return reduced(recorder, function, x, -1, True)
         kernel, around, wide = single(kernel_size), single(padding), single(dilation)
         by = kernel if stride is None or stride == () else single(stride)
+        maybe(recorder, node.shape[-1], kernel)
         length = (node.shape[-1] + 2 * around - wide * (kernel - 1) - 1) // by + 1
         op = Pool(function, kernel, by, wide, (around, around), bool(count_include_pad))
         return recorder.made(op, [x], (*node.shape[:-1], length))

@@ -349,6 +349,25 @@ class Unpack(Operation):
     channels: ClassVar[str] = "apart"
 
 
+# Of loops over time, which an analysis follows and back ends do not run.
+
+
+@dataclass(frozen=True)
+class Step(Operation):
+    """The number of a step of a loop: that of step k here, of any elsewhere."""
+
+    loop: int
+    k: int
+
+
+@dataclass(frozen=True)
+class Collect(Operation):
+    """What every step of a loop gave, along a new axis; the inputs are those of three steps, which stand for all."""
+
+    axis: int
+    channels: ClassVar[str] = "moved"
+
+
 @dataclass(frozen=True)
 class Opaque(Operation):
     """What this set cannot say; only an analysis may meet it."""

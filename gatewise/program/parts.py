@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from gatewise.program.arithmetic import RULES, cast, combine, compare, rule
 from gatewise.program.creation import counted
 from gatewise.program.graph import BOOL, INT, Node
-from gatewise.program.operations import Concat, Flip, Gather, Index, Pad, Slice
+from gatewise.program.operations import Concat, Flip, Gather, Index, Opaque, Pad, Slice
 from gatewise.program.recorder import (
     Impossible,
     Recorded,
@@ -21,7 +22,7 @@ from gatewise.program.recorder import (
     within,
 )
 from gatewise.program.shapes import expand, listed, reshaped, unsqueeze
-from gatewise.program.sizes import Size, Undecided, is_whole
+from gatewise.program.sizes import Size, Undecided, is_whole, letter
 
 # Parts.
 
@@ -120,7 +121,7 @@ def getitem(recorder: Recorder, x: Any, index: Any) -> Any:
             item = torch.tensor(item)
         if isinstance(item, torch.Tensor):
             if is_mask(item):
-                raise Refused("it takes the values where a mask is true, as many as only a call knows")
+                result, item = by_mask(recorder, result, axis, item)
             tensors.append((axis, item))
             axis += 1
         elif item is None:
@@ -138,6 +139,17 @@ def getitem(recorder: Recorder, x: Any, index: Any) -> Any:
     if axes != list(range(axes[0], axes[0] + len(axes))):
         raise Refused("it indexes axes that do not lie side by side")
     return indexed(recorder, result, axes[0], [item for _, item in tensors])
+
+
+def by_mask(recorder: Recorder, x: Any, axis: int, mask: Any) -> tuple[Any, Any]:
+    """x with the axes of a mask as one, and the places along it where the mask is true."""
+    if not recorder.lenient:
+        raise Refused("it takes the values where a mask is true, as many as only a call knows")
+    shape, rank = recorder.node(x).shape, rank_of(mask)
+    flat = (*shape[:axis], math.prod(shape[axis : axis + rank]), *shape[axis + rank :])
+    recorder.opaque.append(recorder.new(Opaque("it chooses by it"), (recorder.node(mask),), ()))
+    places = recorder.new(Opaque(""), (), (letter(f"N{len(recorder.opaque)}"),), INT)
+    return reshaped(recorder, x, flat), Recorded.of(places)
 
 
 def indexed(recorder: Recorder, x: Any, axis: int, indices: list[Any]) -> Recorded:
@@ -191,6 +203,9 @@ def split(recorder: Recorder, x: Any, split_size: Any, dim: int = 0, **_: Any) -
 
 @rule("unbind")
 def unbind(recorder: Recorder, x: Any, dim: int = 0) -> tuple[Recorded, ...]:
+    axis = within(dim, recorder.node(x).rank)
+    if isinstance(recorder.node(x).shape[axis], Size):
+        return RULES["steps"](x, axis)  # type: ignore[no-any-return]
     return tuple(select(recorder, x, dim, k) for k in range(known_size(recorder, x, dim)))
 
 
@@ -347,3 +362,8 @@ def triangle(lower: bool) -> Any:
 
 
 RULES["tril"], RULES["triu"] = triangle(True), triangle(False)
+
+
+@rule("data=")
+def other_data(recorder: Recorder, x: Any, value: Any) -> None:
+    raise Refused("it gives a tensor other data")

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from gatewise.program.along import reduced
-from gatewise.program.arithmetic import RULES, combine, compare, invert, masked_fill, rule
+from gatewise.program.arithmetic import RULES, combine, compare, invert, masked_fill, pointwise, rule
 from gatewise.program.creation import counted
 from gatewise.program.graph import BOOL, FLOAT
 from gatewise.program.operations import Constant, LayerNorm, Matmul
-from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, broadcast, unified
+from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, broadcast, matched, unified
 
 # Products.
 
@@ -146,7 +146,7 @@ def layer_norm(
     if len(sizes) > node.rank:
         raise Impossible
     for own, asked in zip(node.shape[-len(sizes) :], sizes):
-        unified(own, asked)
+        matched(own, asked)
     extra = [v for v in (weight, bias) if v is not None]
     op = LayerNorm(len(sizes), eps, weight is not None, bias is not None)
     return recorder.made(op, [x, *extra], node.shape, FLOAT)
@@ -158,12 +158,14 @@ def batch_norm(
     bias: Any = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5, *_: Any,
 ) -> Recorded:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias, channel by channel of axis 1."""
-    if training or running_mean is None:
+    if (training or running_mean is None) and not recorder.lenient:
         raise Refused("batch norm takes its mean from the batch in evaluation, too")
     node = recorder.node(x)
     if node.rank < 2:
         raise Impossible
-    unified(node.shape[1], recorder.node(running_mean).shape[0])
+    if running_mean is None:
+        return pointwise(recorder, pointwise(recorder, x, "sigmoid"), "neg")  # any function that moves zero
+    matched(node.shape[1], running_mean.shape[0])
     with torch.no_grad():
         scale = torch.rsqrt(running_var.double() + eps)
         scale = scale if weight is None else scale * weight.double()

@@ -9,9 +9,12 @@ Writes in place give the stand-in another node; what shares its memory is out of
 
 from __future__ import annotations
 
+import dis
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,23 +29,39 @@ from gatewise.program.operations import (
     Expand,
     Extent,
     Input,
+    Opaque,
     Operation,
     Parameter,
     Permute,
     Reshape,
     Slice,
 )
-from gatewise.program.sizes import Size, Undecided, letter, same, same_shape, settled, terms_of, whole
+from gatewise.program.sizes import (
+    Size,
+    Undecided,
+    letter,
+    replaced,
+    same,
+    same_shape,
+    settled,
+    terms_of,
+    whole,
+)
 
 KINDS = {torch.bool: BOOL} | dict.fromkeys(
     (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), INT
 )
 VIEWS = (Permute, Reshape, Expand, Slice)
+LOOSE = "#"  # assumed where nothing else fits: that the batch or time is as large as a layer is wide
 BINDABLE = ("C", "L", "S")  # what letters begin with that may turn out to be another size
 
 
 class Refused(ValueError):
     """forward() does what a program cannot say."""
+
+
+class NoCall(TypeError):
+    """torch would raise, whatever the tensors are: nobody calls forward() like this."""
 
 
 class Impossible(Exception):
@@ -76,6 +95,7 @@ class Memory:
     """What stand-ins share that are views of each other."""
 
     version: int = 0
+    written: tuple[Node, ...] = ()
 
 
 class Recorded(Tensor):
@@ -85,6 +105,7 @@ class Recorded(Tensor):
     memory: Memory
     version: int
     argument: str  # of forward(), while its shape is not known
+    collected: int  # of how many steps, for what a loop put into a list
 
     @staticmethod
     def of(node: Node, memory: Memory | None = None) -> Recorded:
@@ -113,19 +134,25 @@ class Recorded(Tensor):
     def __iter__(self) -> Iterator[Any]:
         recorder = Recorder.current()
         if not self.is_shaped:
-            raise NeedsShape(self.argument, [(None, None)])
+            raise NeedsShape(self.argument, *parts_asked_for(sys._getframe(1), self.argument))
+        if not self.node.rank:
+            raise recorder.refuse(Refused("it takes a number apart"))
         if not isinstance(recorder.node(self).shape[0], Size):
             return iter([self[k] for k in range(self.node.shape[0])])
-        raise Refused("it loops over an input, step by step")
+        steps: Iterator[Any] = recorder.rules["iter"](self, 0, sys._getframe(1))
+        return steps
 
     def __hash__(self) -> int:
         return id(self)
 
     def __bool__(self) -> bool:
-        raise Refused("an `if` or `while` asks for a value, which only a call knows")
+        raise Recorder.current().refuse(
+            Refused("an `if` or `while` asks for a value, which only a call knows")
+        )
 
     def __index__(self) -> int:
-        raise Refused("a loop runs as often, or an index is as large, as an input says")
+        why = "a loop runs as often, or an index is as large, as an input says"
+        raise Recorder.current().refuse(Refused(why))
 
     __int__ = __float__ = __complex__ = __index__
 
@@ -139,16 +166,42 @@ class Recorded(Tensor):
         raise Refused("it copies or stores a tensor of the call")
 
 
+class RecordedNumber(Recorded):
+    """The number of a step, which isinstance() takes for one."""
+
+    __class__ = int  # type: ignore[assignment]
+
+    @staticmethod
+    def of(node: Node, memory: Memory | None = None) -> RecordedNumber:
+        made = torch.empty((), device="meta").as_subclass(RecordedNumber)
+        made.node, made.memory, made.version = node, memory or Memory(), 0
+        return made
+
+
 class Recorder(TorchFunctionMode):
     """Records one call of a model."""
 
     _here = threading.local()
 
     def __init__(
-        self, model: nn.Module, rules: dict[str, Callable[..., Any]], letters: Mapping[str, int]
+        self,
+        model: nn.Module,
+        rules: dict[str, Callable[..., Any]],
+        shapes: Mapping[str, Any],
+        letters: Mapping[str, int],
+        lenient: bool = False,
     ) -> None:
         super().__init__()
-        self.model, self.rules, self.letters = model, rules, letters
+        self.model, self.rules = model, rules
+        self.shapes, self.letters = shapes, letters  # what is assumed
+        self.lenient = lenient  # what a program cannot say is Opaque, rather than refused
+        self.opaque: list[Node] = []
+        self.called: set[str] = set()  # layers
+        self.asked: set[str] = set()  # parameters of which forward() asks where they are, or the like
+        self.loops: list[Any] = []
+        self.carried: list[
+            tuple[Node, Node]
+        ] = []  # what names meant before the last step of a loop, and after it
         named = [
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
@@ -191,11 +244,52 @@ class Recorder(TorchFunctionMode):
         if not any(isinstance(a, Recorded | Size) or id(a) in self.names for a in given):
             return func(*args, **kwargs)
         if name in ASKED and not any(isinstance(a, Recorded) for a in given):
+            self.asked |= {self.names[id(a)] for a in given if id(a) in self.names}
             return func(*args, **kwargs)
         try:
             return self.apply(name, args, kwargs)
-        except (Refused, Undecided) as error:
+        except Refused as error:
+            if not self.lenient or name in ANSWERED:
+                raise self.refuse(error)  # noqa: B904
+            return self.unknown(f"{name}() may mix its channels", [args, kwargs])
+        except Undecided as error:
             raise self.refuse(error)  # noqa: B904
+
+    def unknown(self, what: str, values: Any) -> Any:
+        """What something gives that a program cannot say: its shape is asked for when it is used."""
+        seen = [v for v in leaves(values) if isinstance(v, Tensor) and not is_unshaped(v)]
+        self.opaque.append(self.new(Opaque(what), tuple(map(self.node, seen)), ()))
+        return self.stand_in(f"@{len(self.opaque)}", self.opaque[-1])
+
+    def stand_in(self, name: str, source: Node | None = None) -> Any:
+        """What stands for an argument, or for something unknown, as far as its shape is known."""
+        if name not in self.shapes:
+            return Recorded.given(name)
+        candidate, kind = self.shapes[name]
+        if is_shape(candidate):
+            return self.shaped(name, candidate, kind, source)
+        parts = [(f"{name}.{k}", part) for k, part in enumerate(candidate)]
+        return tuple(
+            self.stand_in(own, source) if part is None else self.shaped(own, part, kind, source)
+            for own, part in parts
+        )
+
+    def shaped(self, name: str, candidate: Any, kind: str | None, source: Node | None) -> Recorded:
+        time = {"T": letter(self.time_of(name))}
+        shape = tuple(settled(replaced(n, time), self.letters) for n in candidate)
+        if source is None:
+            return Recorded.of(Node(Input(name), (), shape, kind))  # type: ignore[arg-type]
+        return Recorded.of(self.new(source.op, (source,), shape, kind))
+
+    def time_of(self, name: str) -> str:
+        """T for the first that is a sequence; another one may be of another length: S, S2, ..."""
+        sequences = [
+            other
+            for other, (candidate, _) in self.shapes.items()
+            if is_shape(candidate) and any("T" in n.letters for n in candidate if isinstance(n, Size))
+        ]
+        at = sequences.index(name) if name in sequences else 0
+        return "T" if at == 0 else "S" if at == 1 else f"S{at}"
 
     def refuse(self, error: Exception) -> Exception:
         """Kept: forward() may catch it and go on."""
@@ -207,13 +301,16 @@ class Recorder(TorchFunctionMode):
         return settled(size, self.letters)
 
     def apply(self, name: str, args: Any, kwargs: Any) -> Any:
-        for value in (*leaves(list(args)), *leaves(kwargs)):
-            if (
-                isinstance(value, Recorded)
-                and not value.is_shaped
-                and name not in ("device", "requires_grad")
-            ):
+        tensors = [v for v in (*leaves(list(args)), *leaves(kwargs)) if isinstance(v, Tensor)]
+        if tensors and name not in ANSWERED and all(is_unshaped(v, "@") for v in tensors):
+            return self.unknown(f"{name}()", [])
+        for value in tensors:
+            if isinstance(value, Recorded) and is_unshaped(value) and name not in ("device", "requires_grad"):
                 raise NeedsShape(value.argument, usual_shapes(value.argument), guessed=True)
+        kwargs = dict(kwargs)
+        for place, word in enumerate(("input", "other")):  # operands by name
+            if word in kwargs and len(args) == place:
+                args = (*args, kwargs.pop(word))
         writes = name.endswith("_") and not name.endswith("__")
         base = name[:-1] if writes and name not in self.rules else name
         if base.startswith("i") and base[1:] in AUGMENTED and base not in self.rules:
@@ -241,15 +338,14 @@ class Recorder(TorchFunctionMode):
         node = self.node(value)
         if not same_shape(node.shape, target.node.shape):
             raise Impossible
+        memory.written = (*memory.written, target.node, node)
         target.node, target.version = node, memory.version
         return target
 
     def node(self, value: Any) -> Node:
         """The node of whatever forward() computes with."""
         if isinstance(value, Recorded):
-            if value.version != value.memory.version:
-                raise Refused("it writes into a tensor, and uses another view of it later")
-            return value.node
+            return value.node if value.version == value.memory.version else self.stale(value)
         if isinstance(value, Node):
             return value
         if id(value) in self.names and isinstance(value, Tensor):
@@ -264,7 +360,24 @@ class Recorder(TorchFunctionMode):
             numbers = np.asarray(value)
             kind = {"b": BOOL, "i": INT, "u": INT}.get(numbers.dtype.kind, FLOAT)
             return self.new(Constant(numbers), (), numbers.shape, kind)
+        if value is None:
+            raise NoCall("it computes with None")
         raise Refused(f"it computes with a {type(value).__name__}")
+
+    def choice(self, question: str, options: list[tuple[int, ...]]) -> tuple[int, ...]:
+        """One of several answers that calls give; an analysis takes each."""
+        if question not in self.shapes:
+            raise NeedsShape(question, options)
+        chosen: tuple[int, ...] = self.shapes[question][0]
+        return chosen
+
+    def stale(self, value: Recorded) -> Node:
+        why = "it writes into a tensor, and uses another view of it later"
+        if not self.lenient:
+            raise Refused(why)
+        seen = (value.node, *value.memory.written)
+        self.opaque.append(self.new(Opaque(why), seen, value.node.shape, value.node.kind))
+        return self.opaque[-1]
 
     def parameter(self, name: str, tensor: Tensor) -> Node:
         if name not in self.parameters:
@@ -291,6 +404,8 @@ ASKED = frozenset(
     "stride is_contiguous data_ptr is_leaf grad is_meta is_sparse is_quantized type names _version is_nested "
     "is_mkldnn".split()
 )
+# What has an answer that Python goes by, rather than a tensor.
+ANSWERED = ASKED | frozenset("len item tolist numpy bool int float index contains format repr data=".split())
 AUGMENTED = frozenset("add sub mul truediv floordiv mod pow and or xor matmul".split())
 
 
@@ -324,20 +439,35 @@ def unified(one: int, other: int) -> int:
     raise Impossible if found is None else Assume(*found)
 
 
-def solved(difference: int) -> tuple[str, int] | None:
-    """A letter that may be chosen such that the difference is zero: rest + number * letter = 0."""
+def matched(size: int, width: int) -> None:
+    """A layer's width is no accident: neither the batch nor time is as large because it would fit."""
+    if not same(size, width):
+        loose = Recorder.current().shapes.get(LOOSE) is not None
+        found = solved(size - width, () if loose else BINDABLE)
+        raise Impossible if found is None else Assume(*found)
+
+
+def solved(difference: int, names: tuple[str, ...] = ()) -> tuple[str, int] | None:
+    """A letter that may be chosen such that the difference is zero: rest + number * letter = 0.
+
+    The batch and time only if forward() writes a number for them.
+    """
     terms = difference.terms if isinstance(difference, Size) else {}
-    for term, number in sorted(terms.items(), key=str):
+    for term, number in sorted(terms.items(), key=lambda item: (not is_bindable(item[0]), str(item[0]))):
         name = term[0] if len(term) == 1 else None
-        if not isinstance(name, str) or not name.startswith(BINDABLE):
+        if not isinstance(name, str) or not (is_bindable(term) or (not names and name in ("B", "T"))):
             continue
         rest = whole({t: n for t, n in terms.items() if t != term})
-        alone = not isinstance(rest, Size) or name not in rest.letters
+        alone = not isinstance(rest, Size) or (name not in rest.letters and is_bindable(term))
         if alone and all(n % number == 0 for n in terms_of(rest).values()):
             value = whole({t: -n // number for t, n in terms_of(rest).items()})
             if isinstance(value, Size) or value > 0:
                 return name, value
     return None
+
+
+def is_bindable(term: Any) -> bool:
+    return len(term) == 1 and isinstance(term[0], str) and term[0].startswith(BINDABLE)
 
 
 def is_one(size: int) -> bool:
@@ -359,6 +489,8 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def within(axis: Any, rank: int) -> int:
+    if isinstance(axis, Size):
+        raise Refused("it goes along an axis that only a call knows")
     if isinstance(axis, Recorded) or not isinstance(axis, int) or not -rank <= axis < max(rank, 1):
         raise Impossible
     return axis % rank if rank else 0
@@ -375,5 +507,19 @@ def usual_shapes(argument: str) -> list[Any]:
     return [*usual, *time_first, (batch, width, time), (batch, time, width, other), ()]
 
 
-def as_input(argument: str, shape: tuple[int, ...], kind: str | None) -> Recorded:
-    return Recorded.of(Node(Input(argument), (), shape, kind))  # type: ignore[arg-type]
+def parts_asked_for(frame: FrameType, argument: str) -> tuple[list[Any], None, bool]:
+    """What an argument may be that is taken apart: `h, c = state` says into how many, a loop goes over a tensor."""
+    at = next(i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti)
+    if at.opname == "UNPACK_SEQUENCE":
+        return [(None,) * (at.arg or 2)], None, False
+    return (usual_shapes(argument) if at.opname == "GET_ITER" else [(None, None)]), None, True
+
+
+def is_shape(candidate: Any) -> bool:
+    """Rather than a tuple of candidates."""
+    return all(isinstance(n, int) for n in candidate)
+
+
+def is_unshaped(value: Any, prefix: str = "") -> bool:
+    """An argument, or with "@" what something unknown gave, while nobody has asked for its shape."""
+    return isinstance(value, Recorded) and not value.is_shaped and value.argument.startswith(prefix)

@@ -10,7 +10,7 @@ import torch
 from gatewise.program.arithmetic import RULES, rule
 from gatewise.program.graph import BOOL, INT
 from gatewise.program.operations import Expand, Permute, Reshape
-from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, is_one, unified, within
+from gatewise.program.recorder import Assume, Impossible, Recorded, Recorder, Refused, is_one, unified, within
 from gatewise.program.sizes import Size, Undecided, is_whole, same, same_shape
 
 DTYPES = {INT: torch.int64, BOOL: torch.bool}
@@ -82,17 +82,29 @@ def reshape(recorder: Recorder, x: Any, *sizes: Any, shape: Any = None) -> Recor
         raise Refused("it asks for a shape that only a call knows")
     total = math.prod(node.shape)
     free = [k for k, n in enumerate(wanted) if not isinstance(n, Size) and n == -1]
+    known = math.prod(n for k, n in enumerate(wanted) if k not in free)
     try:
-        if free:
-            known = math.prod(n for k, n in enumerate(wanted) if k != free[0])
-            if len(free) > 1 or not same(known * (total // known), total):
-                raise Impossible
-            wanted[free[0]] = total // known
-        else:
-            unified(total, math.prod(wanted))
-    except Undecided as error:
-        raise Impossible from error
+        rest = total // known if free else 1
+        fits = len(free) < 2 and same(known * rest, total)
+    except Undecided:
+        fits = False
+    if not fits:
+        written_out(node.shape, wanted)
+        raise Impossible
+    if free:
+        wanted[free[0]] = rest
     return reshaped(recorder, x, tuple(wanted))
+
+
+def written_out(shape: tuple[int, ...], wanted: list[int]) -> None:
+    """Numbers that forward() writes for the batch or time: reshape(5, 3, -1)."""
+    for own, asked in zip(shape, wanted):
+        if isinstance(own, Size) and not isinstance(asked, Size) and asked > 0:
+            unified(own, asked)
+    open_ones = [own for own in shape if isinstance(own, Size)]
+    numbers = [asked for asked in wanted if not isinstance(asked, Size) and asked > 1]
+    if open_ones and numbers:
+        unified(open_ones[0], numbers[0])
 
 
 def reshaped(recorder: Recorder, x: Any, shape: tuple[int, ...]) -> Recorded:
@@ -132,10 +144,19 @@ def squeeze(recorder: Recorder, x: Any, *dims: Any, dim: Any = None) -> Recorded
     """Axes of a size that only a call knows stay, as they do in every call but those of one sequence or one step."""
     shape = recorder.node(x).shape
     given = listed(dims) if dims else [] if dim is None else listed([dim])
-    if not given and any(isinstance(n, Size) for n in shape):
-        recorder.assumed.append("squeeze() without a dimension takes no batch and no time of size 1 away")
     asked = {within(d, len(shape)) for d in given} if given else set(range(len(shape)))
+    for axis in asked:
+        maybe(recorder, shape[axis], 1)
     return reshaped(recorder, x, tuple(n for k, n in enumerate(shape) if k not in asked or not is_one(n)))
+
+
+def maybe(recorder: Recorder, size: int, number: int) -> None:
+    """An analysis follows both: calls in which a size is this number, and all others."""
+    name = str(size)
+    if recorder.lenient and isinstance(size, Size) and name in size.letters:
+        (is_it,) = recorder.choice(f"whether {name} is {number}", [(0,), (1,)])
+        if is_it:
+            raise Assume(name, number)
 
 
 @rule("permute")

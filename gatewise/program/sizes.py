@@ -120,7 +120,7 @@ class Size(int):
         return self != 0
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.terms.items()))
+        raise Undecided(f"{self} is in a set or dict")
 
     def __index__(self) -> int:
         return int.__int__(self)

@@ -1,69 +1,164 @@
-"""programs(model): forward() recorded in every way in which it can be called in evaluation."""
+"""forward() recorded in every way in which it can be called: programs() for back ends, recordings() for an analysis.
+
+A call takes one branch. So forward() is run with every optional argument given and left out, and for an analysis with
+every flag true and false, in training and in evaluation, and with every shape that its arguments may have.
+"""
 
 from __future__ import annotations
 
-import builtins
-import copy
 import inspect
 import itertools
 import math
+import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FunctionType
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.utils.rnn as packing
 from torch import nn
 
 from gatewise.nn.lookup import evaluating
-from gatewise.program import along, creation, parts, products, sizes  # noqa: F401  for their rules
-from gatewise.program.arithmetic import RULES
-from gatewise.program.graph import FLOAT, Program, leaves, mapped
-from gatewise.program.layers import PACKING, Packed, is_hooked, leaf_of
-from gatewise.program.lines import line_of_error
-from gatewise.program.recorder import Assume, Impossible, NeedsShape, Recorded, Recorder, Refused, as_input
-from gatewise.program.sizes import Size, Undecided, letter, replaced, settled
+from gatewise.program import sizes
+from gatewise.program.graph import FLOAT, Node, Program, leaves, mapped
+from gatewise.program.layers import Packed, is_hooked
+from gatewise.program.lines import PACKAGE, line_of_error
+from gatewise.program.loops import LoopError
+from gatewise.program.recorder import (
+    LOOSE,
+    Assume,
+    Impossible,
+    NeedsShape,
+    NoCall,
+    Recorded,
+    Recorder,
+    Refused,
+    is_shape,
+)
+from gatewise.program.session import recording, untouched
+from gatewise.program.sizes import Size, Undecided, letter
 
 MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
-MOST_TRIES = 400  # recordings of one way, with other shapes of its arguments
+MOST_TRIES = 400  # runs for one way, with other shapes of its arguments
 GIVEN = object()  # an argument that is recorded
 ONE_AT_A_TIME = threading.RLock()
 
 
+@dataclass(frozen=True)
+class Recording:
+    """One call of forward(), and what it did beside giving an answer."""
+
+    program: Program
+    called: frozenset[str] = frozenset()  # layers
+    asked: frozenset[str] = frozenset()  # parameters of which forward() asks where they are, or the like
+    stored: tuple[tuple[Node, str], ...] = ()  # what it left in a module, and where
+    opaque: tuple[Node, ...] = ()  # what a program cannot say
+    carried: tuple[
+        tuple[Node, Node], ...
+    ] = ()  # what names meant before the last step of a loop, and after it
+    ranks: Mapping[str, int] = field(default_factory=dict)  # of arguments, where another one is more likely
+
+
 def programs(model: nn.Module, example: Any = None) -> list[Program]:
-    """One program for every way to call forward(): optional arguments given first, then left out.
+    """One program for every way to call forward() in evaluation: optional arguments given first, then left out.
 
     `example`, the arguments of one call, says how many axes they have. What can be recorded in no way is refused,
     with the line of forward() and the reason.
     """
+    made: list[Program] = []
+    failure: Exception | None = None
     with ONE_AT_A_TIME, evaluating(model):
-        made: list[Program] = []
-        failure: Exception | None = None
-        for way in ways(model):
+        for way in ways(model)[0]:
             try:
-                made.append(record(model, way, example))
+                made.append(explored(model, way, bound_example(model, example))[0].program)
             except Exception as error:  # forward() is the user's code: anything may be raised by running it
                 failure = failure or error
     if made:
         return made
     assert failure is not None
-    where = line_of_error(failure)
-    raise Refused(f"{where}: {told(failure)}" if where else told(failure)) from failure
+    raise Refused(why_not(failure)) from failure
 
 
-def told(error: Exception) -> str:
+def recordings(model: nn.Module) -> tuple[list[Recording], Exception | None]:
+    """Every way to call forward(), in training too, with every shape that its arguments may have.
+
+    Also why some way is missing, if one is: it cannot be recorded, it may go on otherwise, or there are too many. A
+    call that forward() itself refuses is none. If nothing can be recorded, what was raised first is raised.
+    """
+    made: list[Recording] = []
+    failure: Exception | None = None
+    found, too_many = ways(model, flags=True)
+    with ONE_AT_A_TIME, evaluating(model):
+        for training, way in itertools.product([False, True], found):
+            for module in model.modules():
+                module.training = training
+            try:
+                with same_random_numbers() as drawn:
+                    made += explored(model, way, {}, lenient=True)
+            except Exception as error:  # forward() is the user's code: anything may be raised by running it
+                if not made or not is_refusal(error):
+                    failure = failure or error
+                continue
+            if drawn:
+                failure = failure or RuntimeError(
+                    "it draws random numbers, and with others may go another way"
+                )
+    if failure is not None and not made:
+        raise failure
+    return made, failure or too_many
+
+
+def why_not(error: Exception) -> str:
+    """Why forward() could not be recorded, and in which line."""
+    where = line_of_error(error)
     if isinstance(error, Undecided):
-        return f"it asks whether {error}, which calls answer differently"
-    said = str(error).strip()
-    return said.splitlines()[0][:200] if said else type(error).__name__
+        said = f"it asks whether {error}, which calls answer differently"
+    else:
+        said = str(error).strip()
+        said = said.splitlines()[0][:200] if said else type(error).__name__
+    return f"{where}: {said}" if where else said
 
 
-def ways(model: nn.Module) -> list[dict[str, Any]]:
-    """What arguments hold, by name: GIVEN, or None where they are left out; flags and others as by default."""
+def is_refusal(error: Exception) -> bool:
+    """Whether forward() itself raised this, as it would with tensors: neither torch nor we did."""
+    if isinstance(error, NoCall):
+        return True
+    inner = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    ours = inner.is_relative_to(Path(torch.__file__).parent) or inner.is_relative_to(PACKAGE / "program")
+    return not ours and not isinstance(error, Refused | Undecided | Impossible)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[list[str]]:
+    """Puts the generators of Python, NumPy and torch back, and names in the list it gives those that were used."""
+    python, numpy, numbers = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    used: list[str] = []
+    try:
+        yield used
+    finally:
+        if random.getstate() != python:
+            used.append("random")
+        if not all(map(np.array_equal, np.random.get_state(), numpy)):  # noqa: NPY002
+            used.append("numpy")
+        if not torch.equal(torch.get_rng_state(), numbers):
+            used.append("torch")
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(numbers)
+
+
+def ways(model: nn.Module, flags: bool = False) -> tuple[list[dict[str, Any]], Exception | None]:
+    """What arguments hold, by name: GIVEN, or a value; those that are not there have their default.
+
+    With `flags`, for an analysis, a flag is true and false, any other argument with a default is given too, and each
+    one without is None once. Also that some ways are missing, if so.
+    """
     choices: dict[str, Sequence[Any]] = {}
+    defaults: dict[str, Any] = {}
     for p in inspect.signature(model.forward).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
@@ -71,46 +166,71 @@ def ways(model: nn.Module) -> list[dict[str, Any]]:
             choices[p.name] = [GIVEN, None]
         elif p.default is p.empty:
             choices[p.name] = [GIVEN]
-    if math.prod(map(len, choices.values())) <= MOST_WAYS:
-        return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
-    first = {name: values[0] for name, values in choices.items()}
-    return [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])]
+        elif flags and isinstance(p.default, bool):
+            choices[p.name] = [p.default, not p.default]
+        elif flags:
+            defaults[p.name] = p.default
+    required = [name for name, values in choices.items() if len(values) == 1]
+    number, found = math.prod(map(len, choices.values())), [dict[str, Any]()]
+    if number <= MOST_WAYS:
+        found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
+        too_many = None
+    else:
+        first = {name: values[0] for name, values in choices.items()}
+        found = [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])]
+        too_many = ValueError(f"optional arguments can be combined in {number} ways, more than {MOST_WAYS}")
+    if flags:
+        found += [way | dict.fromkeys(defaults, GIVEN) for way in found if defaults]
+        found += [found[0] | {name: None} for name in required]
+    return found, too_many
 
 
-def record(model: nn.Module, way: Mapping[str, Any], example: Any = None) -> Program:
-    """One way, under the first assumption about the arguments' shapes that can be."""
-    known = bound_example(model, example)
+def explored(
+    model: nn.Module, way: Mapping[str, Any], known: Mapping[str, Any], lenient: bool = False
+) -> list[Recording]:
+    """One way: under the first assumption about shapes that can be; an analysis, lenient, under all of them."""
     tries = itertools.count()
 
-    def attempt(shapes: dict[str, Any], letters: dict[str, int]) -> Program:
+    def attempt(shapes: dict[str, Any], letters: dict[str, int], ranks: dict[str, int]) -> list[Recording]:
         if next(tries) > MOST_TRIES:
             raise Refused("its arguments could have too many shapes; give example=")
         try:
-            return recorded(model, way, shapes, letters)
+            return [checked(model, way, shapes, letters, ranks, lenient)]
         except Assume as found:
-            return attempt(shapes, letters | {found.name: found.size})
+            return attempt(shapes, letters | {found.name: found.size}, ranks)
         except NeedsShape as asked:
-            failure: Exception | None = None
-            unlikely: Program | None = None
-            for candidate in fitting(asked.candidates, known.get(asked.argument)):
-                try:
-                    made = attempt(shapes | {asked.argument: (candidate, asked.kind)}, letters)
-                    if not asked.guessed or is_likely(made):
-                        return made
-                    unlikely = unlikely or made
-                except (Refused, Undecided) as error:
-                    if not asked.guessed:
-                        raise
-                    failure = failure or error
-                except Exception as error:  # impossible, or forward() itself refuses it
-                    failure = failure or error
-            if unlikely is not None:
-                return unlikely
-            raise failure or Impossible("no shape of its arguments fits") from None
+            return choose(asked, shapes, letters, ranks)
+
+    def choose(
+        asked: NeedsShape, shapes: dict[str, Any], letters: dict[str, int], ranks: dict[str, int]
+    ) -> list[Recording]:
+        made: list[Recording] = []
+        failure: Exception | None = None
+        tried = fitting(asked.candidates, known.get(asked.argument))
+        for candidate in tried:
+            said = is_shape(candidate) and asked.argument.isidentifier() and len(candidate) != len(tried[0])
+            other = {asked.argument: len(candidate)} if said else {}
+            try:
+                chosen = {asked.argument: (candidate, asked.kind)}
+                made += attempt(shapes | chosen, letters, ranks | other)
+            except (Refused, Undecided) as error:
+                if not asked.guessed and not made:
+                    raise
+                failure = failure or error
+            except Exception as error:  # impossible, or forward() itself refuses it, which says more
+                failure = error if failure is None or isinstance(failure, Impossible) else failure
+            if made and not lenient and (not asked.guessed or is_likely(made[-1].program)):
+                return made[-1:]
+        if not made:
+            raise failure or Impossible("no shape of its arguments fits")
+        return made
 
     try:
-        return attempt({}, {})
+        return attempt({}, {}, {})
     except Impossible as error:
+        if lenient:
+            with suppress(Impossible):
+                return attempt({LOOSE: ((), None)}, {}, {})
         raise Refused(f"{line_of_error(error)}: shapes do not fit, whatever the arguments are") from error
 
 
@@ -139,41 +259,41 @@ def as_tensor(value: Any) -> Any:
 
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
+        yield name, value
         if isinstance(value, tuple | list):
-            yield name, value
             yield from flat({f"{name}.{k}": part for k, part in enumerate(value)})
-        else:
-            yield name, value
 
 
 def fitting(candidates: list[Any], example: Any) -> list[Any]:
-    """Candidates with as many axes as the example has."""
+    """Candidates with as many axes as the example has, and its widths."""
     if isinstance(example, torch.Tensor):
         fits = [c for c in candidates if is_shape(c) and len(c) == example.dim()] or candidates
-        return [tuple(n if is_free(n) else size for n, size in zip(c, example.shape)) for c in fits]
+        return [tuple(n if is_open(n) else size for n, size in zip(c, example.shape)) for c in fits]
     if isinstance(example, tuple | list):
         return [c for c in candidates if not is_shape(c) and len(c) == len(example)] or candidates
     return candidates
 
 
-def is_free(size: int) -> bool:
+def is_open(size: int) -> bool:
     """Rather than a width, which an example shows."""
     return not isinstance(size, Size) or not any(name.startswith("C") for name in size.letters)
 
 
-def is_shape(candidate: Any) -> bool:
-    """Rather than a tuple of candidates."""
-    return all(isinstance(n, int) for n in candidate)
-
-
-def recorded(
-    model: nn.Module, way: Mapping[str, Any], shapes: Mapping[str, Any], letters: Mapping[str, int]
-) -> Program:
+def checked(
+    model: nn.Module,
+    way: Mapping[str, Any],
+    shapes: Mapping[str, Any],
+    letters: Mapping[str, int],
+    ranks: Mapping[str, int],
+    lenient: bool,
+) -> Recording:
     """forward(), run once; twice with other stand-ins for sizes, so that one which enters as a number shows."""
-    first = run(model, way, shapes, letters)
+    first = run(model, way, shapes, letters, ranks, lenient)
+    if lenient:
+        return first
     with sizes.other_stand_ins():
-        second = run(model, way, shapes, letters)
-    if constants(first) != constants(second) or str(first) != str(second):
+        second = run(model, way, shapes, letters, ranks, lenient)
+    if constants(first.program) != constants(second.program) or str(first.program) != str(second.program):
         raise Refused("it computes with a size as with a plain number")
     return first
 
@@ -183,197 +303,61 @@ def constants(program: Program) -> list[bytes]:
 
 
 def run(
-    model: nn.Module, way: Mapping[str, Any], shapes: Mapping[str, Any], letters: Mapping[str, int]
-) -> Program:
-    arguments = {name: argument(name, shapes, letters) for name, value in way.items() if value is GIVEN}
-    left_out = frozenset(name for name, value in way.items() if value is None)
-    if is_hooked(model):
-        raise Refused(
-            f"a hook on the model ({type(model).__name__}) may see or change what goes in or comes out"
-        )
-    stored: list[str] = []
-    with untouched(model, stored), recording(model, letters) as recorder:
-        result = model(**arguments, **dict.fromkeys(left_out))
+    model: nn.Module,
+    way: Mapping[str, Any],
+    shapes: Mapping[str, Any],
+    letters: Mapping[str, int],
+    ranks: Mapping[str, int],
+    lenient: bool,
+) -> Recording:
+    if is_hooked(model) and not lenient:
+        kind = type(model).__name__
+        raise Refused(f"a hook on the model ({kind}) may see or change what goes in or comes out")
+    stored: list[tuple[Recorded, str]] = []
+    with untouched(model, stored), recording(model, shapes, letters, lenient) as recorder:
+        arguments = {name: recorder.stand_in(name) for name, value in way.items() if value is GIVEN}
+        call = (
+            model.forward if lenient else model
+        )  # hooks on the model see what goes in and comes out, no unit
+        result = call(**{**way, **arguments})
         outputs = mapped(lambda leaf: as_output(recorder, leaf), result)
+    if recorder.loops and not recorder.loops[-1].done:
+        raise recorder.refused or LoopError("a loop over an input stops before its end")
     if recorder.refused is not None:
         raise recorder.refused
-    if stored:
-        raise Refused(f"it stores a tensor of the call in {stored[0]}, for the next call to read")
-    nodes = mapped(
-        lambda leaf: leaf.node if isinstance(leaf, Recorded) and leaf.is_shaped else None, arguments
-    )
-    program = Program(
-        {name: node for name, node in nodes.items() if leaves(node) != [None]}, outputs, left_out
-    )
+    if stored and not lenient:
+        raise Refused(f"it stores a tensor of the call in {stored[0][1]}, for the next call to read")
+    nodes = mapped(lambda a: a.node if isinstance(a, Recorded) and a.is_shaped else None, arguments)
+    given = {name: node for name, node in nodes.items() if leaves(node) != [None]}
+    left = tuple((value.node, where) for value, where in stored if value.is_shaped)
+    effects = (*recorder.opaque, *(node for node, _ in left), *(n for pair in recorder.carried for n in pair))
+    program = Program(given, outputs, frozenset(n for n, v in way.items() if v is None), effects)
     for node in program.nodes:
         node.kind = node.kind or FLOAT
-    return program
-
-
-def argument(name: str, shapes: Mapping[str, Any], letters: Mapping[str, int]) -> Any:
-    """What stands for an argument, as far as its shape is known."""
-    if name not in shapes:
-        return Recorded.given(name)
-    candidate, kind = shapes[name]
-    if not is_shape(candidate):
-        return tuple(part_of(f"{name}.{k}", part, shapes, letters, kind) for k, part in enumerate(candidate))
-    return part_of(name, candidate, shapes, letters, kind)
-
-
-def part_of(
-    name: str, candidate: Any, shapes: Mapping[str, Any], letters: Mapping[str, int], kind: Any
-) -> Any:
-    if candidate is None:
-        return argument(name, shapes, letters)
-    own = {"T": letter(time_of(name, shapes))}
-    shape = tuple(settled(replaced(n, own), letters) for n in candidate)
-    return as_input(name, shape, kind)
-
-
-def time_of(name: str, shapes: Mapping[str, Any]) -> str:
-    """T for the first argument that is a sequence; another one may be of another length: S, S2, ..."""
-    sequences = [
-        other for other, (candidate, _) in shapes.items()
-        if is_shape(candidate) and any("T" in n.letters for n in candidate if isinstance(n, Size))
-    ]  # fmt: skip
-    at = sequences.index(name) if name in sequences else 0
-    return "T" if at == 0 else "S" if at == 1 else f"S{at}"
+    return Recording(
+        program,
+        frozenset(recorder.called),
+        frozenset(recorder.asked),
+        left,
+        tuple(recorder.opaque),
+        tuple(recorder.carried),
+        dict(ranks),
+    )
 
 
 def as_output(recorder: Recorder, leaf: Any) -> Any:
     if type(leaf) is Packed:
+        if recorder.lenient:
+            return recorder.node(leaf.data_first)
         raise Refused("it returns a packed sequence; pad_packed_sequence() gives a tensor")
     if isinstance(leaf, Recorded) and not leaf.is_shaped:
+        if leaf.argument.startswith("@"):
+            return None  # what it was made of has been seen
         raise NeedsShape(leaf.argument, [(letter("B"), letter("T"), letter(f"C.{leaf.argument}"))])
     if isinstance(leaf, torch.Tensor):
         return recorder.node(leaf)
-    if isinstance(leaf, Size):
+    if isinstance(leaf, Size) and not recorder.lenient:
         raise Refused("it returns a size")
-    if leaf is not None and not isinstance(leaf, bool | int | float | str):
-        raise Refused(f"it returns a {type(leaf).__name__}")
-    return leaf
-
-
-# While forward() runs.
-
-
-@contextmanager
-def recording(model: nn.Module, letters: Mapping[str, int]) -> Iterator[Recorder]:
-    """Calls of layers, packing, range() and len() are recorded, in this thread."""
-    recorder = Recorder(model, RULES, letters)
-    usual_call, usual_range, usual_len = nn.Module.__call__, builtins.range, builtins.len
-
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        leaf = leaf_of(module) if Recorder.running() is recorder and id(module) in recorder.modules else None
-        if leaf is None:
-            if Recorder.running() is recorder and module is not model and is_hooked(module):
-                raise recorder.refuse(Refused(hooked(recorder, module)))
-            return usual_call(module, *args, **kwargs)
-        if is_hooked(module):
-            raise recorder.refuse(Refused(hooked(recorder, module)))
-        with without_mode(recorder):
-            return leaf(recorder, recorder.modules[id(module)], module, *args, **kwargs)
-
-    class Range(metaclass=RangeType):
-        def __new__(cls, *args: Any) -> Any:
-            if any(isinstance(n, Size) for n in args):
-                raise Recorder.current().refuse(Refused("it loops over an input, step by step"))
-            return usual_range(*args)
-
-    def length(value: Any) -> Any:
-        return (
-            recorder.node(value).shape[0]
-            if isinstance(value, Recorded) and value.is_shaped
-            else usual_len(value)
-        )
-
-    patched = [(nn.Module, "__call__", call), (builtins, "range", Range), (builtins, "len", length)]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in patched]
-    codes = {name: getattr(packing, name).__code__ for name in PACKING}
-    try:
-        for owner, name, value in patched:
-            setattr(owner, name, value)
-        for name in PACKING:
-            getattr(packing, name).__code__ = REDIRECTS[name].__code__
-        with recorder:
-            yield recorder
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-        for name, code in codes.items():
-            getattr(packing, name).__code__ = code
-
-
-class RangeType(type):
-    """isinstance(x, range) goes on working."""
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return type(value).__name__ == "range"
-
-
-def hooked(recorder: Recorder, module: nn.Module) -> str:
-    name = recorder.modules.get(id(module)) or type(module).__name__
-    return f"a hook on {name} may see or change what goes in or comes out"
-
-
-@contextmanager
-def without_mode(recorder: Recorder) -> Iterator[None]:
-    """Our own questions to tensors are not the call's."""
-    with torch._C.DisableTorchFunction():
-        yield
-
-
-def redirect(name: str) -> Callable[..., Any]:
-    """A function whose code can stand in place of torch's, by whatever name a file imported that."""
-    space: dict[str, Any] = {}
-    source = (
-        "def stand_in(*args, **kwargs):\n"
-        "    from gatewise.program.ways import packed_call\n"
-        f"    return packed_call({name!r}, args, kwargs)\n"
-    )
-    exec(compile(source, __file__, "exec"), space)
-    found: Callable[..., Any] = space["stand_in"]
-    return found
-
-
-def copied_function(function: Any) -> FunctionType:
-    """The same function, whatever becomes of the code of the first."""
-    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-REDIRECTS: dict[str, Any] = {name: redirect(name) for name in PACKING}
-USUAL = {name: copied_function(getattr(packing, name)) for name in PACKING}
-
-
-def packed_call(name: str, args: Any, kwargs: Any) -> Any:
-    recorder = Recorder.running()
-    if recorder is None:  # another thread
-        return USUAL[name](*args, **kwargs)
-    with without_mode(recorder):
-        return PACKING[name](*args, **kwargs)
-
-
-@contextmanager
-def untouched(model: nn.Module, stored: list[str]) -> Iterator[None]:
-    """Takes out of a model what recording puts into it, and names where it was."""
-    modules = list(model.named_modules())
-    before = [(name, m, dict(vars(m)), contents(m)) for name, m in modules]
-    try:
-        yield
-    finally:
-        for name, module, attributes, inside in before:
-            for key, value in list(vars(module).items()):
-                new = value is not attributes.get(key) or key in inside
-                if new and any(isinstance(leaf, Recorded) for leaf in leaves(value)):
-                    stored.append(f"{name}.{key}" if name else key)
-            vars(module).clear()
-            vars(module).update(attributes)
-            for key, kept in inside.items():
-                attributes[key].clear()
-                (attributes[key].extend if isinstance(kept, list) else attributes[key].update)(kept)
-
-
-def contents(module: nn.Module) -> dict[str, Any]:
-    return {key: copy.copy(value) for key, value in vars(module).items() if type(value) in (list, dict, set)}
+    if recorder.lenient or leaf is None or isinstance(leaf, bool | int | float | str):
+        return leaf
+    raise Refused(f"it returns a {type(leaf).__name__}")

@@ -32,6 +32,16 @@ class Read:
     unit: int
     width: int
     keeps_zero: bool  # a unit that is always zero reaches the matrix as zero (relu, not sigmoid)
+    cell: bool = False  # it reads c of the neurons, which is not zero where their h is
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """The last state of one block starts that of another, neuron by neuron: it is needed where the other is."""
+
+    source: str
+    target: str
+    cell: bool  # c rather than h: a neuron whose h is always zero may have one
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,8 @@ class ReaderGraph:
     raw: frozenset[str] = frozenset()  # parameters that forward() uses past the layer that owns them
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
     memory: frozenset[str] = frozenset()  # blocks whose c is seen inside forward(), whatever became of h
+    handed: tuple[HandOver, ...] = ()
+    believed: frozenset[str] = frozenset()  # blocks whose readers were stated where tracing could not tell
 
     @property
     def raw_of(self) -> dict[str, str]:
@@ -138,7 +150,12 @@ def inner_reads(model: nn.Module, blocks: Mapping[str, Block]) -> list[Read]:
 
 
 def as_reads(
-    matrix: str, units: np.ndarray, blocks: Sequence[Block], starts: np.ndarray, keeps_zero: bool
+    matrix: str,
+    units: np.ndarray,
+    blocks: Sequence[Block],
+    starts: np.ndarray,
+    keeps_zero: bool,
+    cell: bool = False,
 ) -> list[Read]:
     """Reads for a matrix whose column c reads the unit with global number units[c] (-1: none), run by run."""
     reads: list[Read] = []
@@ -152,6 +169,6 @@ def as_reads(
         run = 1
         while run < room and c + run < len(units) and units[c + run] == units[c] + run:
             run += 1
-        reads.append(Read(matrix, c, blocks[b].name, int(units[c] - starts[b]), run, keeps_zero))
+        reads.append(Read(matrix, c, blocks[b].name, int(units[c] - starts[b]), run, keeps_zero, cell))
         c += run
     return reads

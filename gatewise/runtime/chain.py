@@ -93,6 +93,15 @@ def find_chain(model: nn.Module) -> Chain:
         return Chain((step,), axis, axes, True, squeezed=False, returns_state=True)
     if all(cell_of(module) is None for module in model.modules()):
         raise ChainError(NO_LAYER)
+    if is_hooked(model):
+        kind = type(model).__name__
+        raise ChainError(
+            f"a hook on the model ({kind}) may see or change what goes in or comes out. {WAY_OUT}"
+        )
+    if "forward" in vars(model):
+        raise ChainError(
+            f"forward() was set on the instance, and a chain follows that of the class. {WAY_OUT}"
+        )
     try:
         made, _ = recordings(model, inference=True)
     except Exception as error:  # forward() is the user's code: anything may be raised by tracing it

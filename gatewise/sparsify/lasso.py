@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from gatewise.groups import Lines, find_groups, group_kinds, grouped_blocks, transpose_groups
 from gatewise.nn.lookup import check_finite, matrix_names, stored
-from gatewise.readers import Block, ReaderGraph, find_readers
+from gatewise.readers import Block, ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import (
     check_choice,
@@ -74,7 +74,7 @@ class GroupLasso:
         update: str = "subgradient",
         layers: Sequence[str] | None = None,
         l1_layers: Sequence[str] | None = None,
-        readers: Mapping[str, Sequence[str]] | None = None,
+        readers: Stated | None = None,
     ) -> None:
         check_levels(levels)
         check_choice("update", update, UPDATES)

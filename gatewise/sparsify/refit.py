@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.utils.hooks import unserializable_hook
 
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.lookup import check_finite, ending
-from gatewise.readers import find_readers
+from gatewise.readers import Stated, find_readers
 from gatewise.readers.graph import find_blocks, joined
 from gatewise.sparsify.checks import check_choice, check_own_parameters
 from gatewise.sparsify.layers import is_variational
@@ -46,7 +46,7 @@ class Refit:
         model: nn.Module,
         hold: str = "weights",
         *,
-        readers: Mapping[str, Sequence[str]] | None = None,
+        readers: Stated | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> None:
         check_choice("hold", hold, HOLDS)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.nn.lookup import cell_of, check_finite, ending, is_single_step, replace_module
-from gatewise.readers import ReaderGraph, find_readers
+from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import (
     check_choice,
@@ -81,7 +81,7 @@ class Variational:
         snr_threshold: float = 0.05,
         log_sigma: float = -3.0,
         batch_dim: int | None = None,
-        readers: Mapping[str, Sequence[str]] | None = None,
+        readers: Stated | None = None,
     ) -> None:
         check_levels(levels)
         check_choice("noise", noise, NOISES)
@@ -381,10 +381,12 @@ def fed_by_embedding(name: str, graph: ReaderGraph, model: nn.Module) -> bool:
 
 
 def warn_untraced(graph: ReaderGraph, chosen: Mapping[str, nn.Module]) -> None:
+    layers = (name for name, module in chosen.items() if not isinstance(module, nn.Embedding))
+    reader = next((f'"{name}"' for name in layers), "...")
     for name, module in chosen.items():
         if isinstance(module, nn.Embedding) and name in graph.exposed:
             warnings.warn(
                 f"{name}: its readers are not known ({graph.exposed[name]}), so no z_x is made for its components. "
-                f'State them, for instance readers={{"{name}": ["rnn"]}}.',
+                f'State them, for instance readers={{"{name}": [{reader}]}}.',
                 stacklevel=3,
             )

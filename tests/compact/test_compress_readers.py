@@ -29,7 +29,7 @@ def with_norm() -> Net:
 def test_layer_norm_keeps_neurons_and_says_so() -> None:
     """The mean of all neurons is part of every answer: unread columns prove nothing. One warning, with the cost."""
     model = with_norm()
-    said = r"rnn\.l0 keeps 2 neurons .*LayerNorm 'norm' may mix.*State their readers.*readers=\{\"rnn\": "
+    said = r"rnn\.l0 keeps 2 neurons .*layer_norm\(\) may mix.*State their readers.*readers=\{\"rnn\": "
     with pytest.warns(UserWarning, match=said) as caught:
         small = gw.compress(model)
     assert len(caught) == 1

@@ -58,11 +58,9 @@ OTHER_AXIS = {
 }
 ACROSS = {
     "a Linear over time, scaled,": lambda out: 2 * out[:H].transpose(0, 2),
-    "flip()": lambda out: out.flip(0, 2),
     "index_select()": lambda out: out.index_select(2, TURNED),
     "gather()": lambda out: out.gather(2, TURNED.expand(T, B, H)),
     "pooling": lambda out: F.max_pool1d(out, 3, 1, 1),
-    "reshape()": lambda out: out.permute(2, 0, 1).reshape(T, B, -1),
     "cat() of a turned half": lambda out: torch.cat([out[:H], out[:H].transpose(0, 2)], 1),
 }
 
@@ -95,11 +93,12 @@ AXES = {
         f"{what} across channels": head(lambda out, rule=rule: rule(out.reshape(T, B, H)), "rnn.l0")
         for what, rule in ACROSS.items()
     },
+    "flip() of channels, too": head(lambda out: out.flip(0, 2)),
+    "reshape() of turned axes": head(lambda out: out.reshape(T, B, H).permute(2, 0, 1).reshape(T, B, -1)),
     "the larger of two behind the channels": head(lambda out: torch.stack([out, -out], 3).amax(3)),
     "a mean behind the channels": head(lambda out: out.transpose(1, 2).mean(2)),
     "a squeeze that may change nothing": numbers(
         lambda m, x: m.fc(m.rnn(x)[0].squeeze(0).roll(1, 0).transpose(0, 1)[:, [1, 0]].transpose(0, 1)),
-        "rnn.l0",
         x=lambda: torch.randn(2, B, E),
     ),
     "softmax of a Linear, of texts or of words": made(

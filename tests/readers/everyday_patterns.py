@@ -201,9 +201,7 @@ EVERYDAY = {
     "batch norm of a sequence": batch_first(
         lambda m, out: m.norm(out.transpose(1, 2)).amax(2), norm=partial(nn.BatchNorm1d, H)
     ),
-    "batch norm of steps": batch_first(
-        lambda m, out: m.norm(out)[:, -1], "rnn.l0", norm=partial(nn.BatchNorm1d, T)
-    ),
+    "batch norm of steps": batch_first(lambda m, out: m.norm(out)[:, -1], norm=partial(nn.BatchNorm1d, T)),
     "mean and max side by side": head(lambda out: torch.cat([out.mean(0), out.amax(0)], 1), width=2 * H),
     "channels side by side, by the other name": head(
         lambda out: torch.cat([out, out.tanh()], axis=-1), width=2 * H
@@ -220,7 +218,7 @@ EVERYDAY = {
     "norm of the neurons": head(lambda out: out / out.norm(dim=-1, keepdim=True), "rnn.l0"),
     "a single neuron": head(lambda out: out[..., 0].unsqueeze(-1).expand(-1, -1, H), "rnn.l0"),
     "where the largest are": numbers(
-        lambda m, x: m.fc(m.rnn(x)[0].max(0)[0]) + m.fc(m.rnn(x)[0].max(0)[1].float()), "rnn.l0"
+        lambda m, x: m.fc(m.rnn(x)[0].max(0)[0]) + m.fc(m.rnn(x)[0].max(0)[1].float())
     ),
     "returned output": words(returned, "rnn.l0"),
 }

@@ -50,7 +50,7 @@ JOINED = {
     "operands by name": two_heads(lambda a, b: torch.add(a, other=b)),
     "the first operand by name": two_heads(lambda a, b: torch.tanh(input=a) + b),
     "an exponent": two_heads(lambda a, b: a.abs().pow(b), "rnn.l0", "top.l0"),
-    "a bound": two_heads(lambda a, b: a.clamp(min=b), "rnn.l0", "top.l0"),
+    "a bound": two_heads(lambda a, b: a.clamp(min=b)),
     "written into a third": two_heads(add_into_a_third, "rnn.l0", "top.l0"),
     "variance, unbiased": two_heads(lambda a, b: torch.cat([a.var(0, True), b.var(0, True)])),
 }

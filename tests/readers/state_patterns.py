@@ -70,30 +70,22 @@ STATES = {
     "h_n turned by permute": state_head(
         lambda h: h.permute(1, 0, 2).reshape(B, -1), rnn=bidirectional, width=2 * H
     ),
-    "one text of h_n": state_head(
-        lambda h: h.permute(1, 0, 2)[0], "rnn.l0", "rnn.l0_reverse", rnn=bidirectional
-    ),
+    "one text of h_n": state_head(lambda h: h.permute(1, 0, 2)[0], rnn=bidirectional),
     "channels of h_n turned": state_head(lambda h: h[0, :, TURNED], "rnn.l0"),
-    "h_n flattened as it is": state_head(
-        lambda h: h.reshape(B, -1), "rnn.l0", "rnn.l0_reverse", rnn=bidirectional, width=2 * H
-    ),
+    "h_n flattened as it is": state_head(lambda h: h.reshape(B, -1), rnn=bidirectional, width=2 * H),
     "h_n of two texts flattened as it is": state_head(
-        lambda h: h.flatten(1), "rnn.l0", "rnn.l0_reverse", rnn=bidirectional, width=2 * H
+        lambda h: h.flatten(1), rnn=bidirectional, width=2 * H
     )._replace(x=lambda: ids()[:, :2]),
-    "a squeeze of two layers": state_head(lambda h: h.squeeze(0)[-1], "rnn.l0", "rnn.l1", rnn=gru2),
-    "the memory of a layer": words(lambda m, x: m.fc(m.rnn(m.emb(x))[1][1][-1]), "rnn.l0"),
-    "c_n squeezed": numbers(lambda m, x: m.fc(m.rnn(x)[1][1].squeeze(0)), "rnn.l0", rnn=lstm),
+    "a squeeze of two layers": state_head(lambda h: h.squeeze(0)[-1], rnn=gru2),
+    "the memory of a layer": words(lambda m, x: m.fc(m.rnn(m.emb(x))[1][1][-1])),
+    "c_n squeezed": numbers(lambda m, x: m.fc(m.rnn(x)[1][1].squeeze(0)), rnn=lstm),
     "c_n turned and flattened": numbers(
         lambda m, x: m.fc(m.rnn(x)[1][1].transpose(0, 1).flatten(1)),
-        "rnn.l0",
-        "rnn.l0_reverse",
         rnn=bidirectional,
         fc=linear(2 * H),
     ),
     "c_n permuted": numbers(
         lambda m, x: m.fc(m.rnn(x)[1][1].permute(1, 0, 2).reshape(B, -1)),
-        "rnn.l0",
-        "rnn.l0_reverse",
         rnn=bidirectional,
         fc=linear(2 * H),
     ),
@@ -102,7 +94,6 @@ STATES = {
     ),
     "state of one layer starts another": made(
         lambda m, x: m.fc(m.b(m.emb(x), m.a(m.emb(x))[1])[0]),
-        "a.l0",
         x=ids,
         emb=emb,
         a=gru,
@@ -110,10 +101,10 @@ STATES = {
         fc=linear(),
     ),
     "state of one layer starts another, by name": made(
-        lambda m, x: m.fc(input=m.b(input=x, hx=m.a(input=x)[1])[0]), "a.l0", a=gru, b=gru, fc=linear()
+        lambda m, x: m.fc(input=m.b(input=x, hx=m.a(input=x)[1])[0]), a=gru, b=gru, fc=linear()
     ),
     "the same layer goes on": words(two_calls),
     "an unrolled cell": words(cell_loop, rnn=cell),
     "an unrolled cell that starts from zeros": words(cell_loop_from_zeros, rnn=cell),
-    "the memory of a cell": words(cell_state_read, "rnn", rnn=cell),
+    "the memory of a cell": words(cell_state_read, rnn=cell),
 }

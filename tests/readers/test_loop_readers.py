@@ -12,12 +12,11 @@ import torch
 from loops import LOOPS, OTHERS, H, I, example, looped
 from networks import disturb, hide, no_grad, twin
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 import gatewise as gw
+from gatewise.program.loops import LoopError
+from gatewise.program.ways import recordings
 from gatewise.readers import find_readers
-from gatewise.readers.loops import LoopError
-from gatewise.readers.record import recordings
 
 # Of these the steps are alike, though they are no chain: their readers are found all the same.
 ALIKE = [
@@ -74,12 +73,6 @@ def the_sixth_of_all(self: Any, x: Tensor) -> Tensor:
     return torch.cat(outs, 1)[:, 5 * H : 6 * H]
 
 
-def parts_of_packed_sequences(self: Any, x: Tensor) -> Tensor:
-    for part in pack_padded_sequence(self.layer(x)[0], torch.full((3,), 9), batch_first=True):
-        last = part
-    return last
-
-
 def a_channel_by_its_step(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -92,8 +85,7 @@ def a_channel_by_its_step(self: Any, x: Tensor) -> Tensor:
     ("forward", "why"),
     [
         (moved_on, "a loop moves its channels from step to step"),
-        (the_sixth_of_all, "the steps of a loop are laid side by side"),
-        (parts_of_packed_sequences, "getitem() may mix its channels"),
+        (the_sixth_of_all, "its channels are laid side by side with as many others as only a call knows"),
         (a_channel_by_its_step, "getitem() may mix its channels"),
         (OTHERS["the_last_three"][0], "a loop moves its channels from step to step"),
     ],

@@ -57,10 +57,12 @@ def test_only_factors_and_dividends_keep_zero(rule: Callable[[Any], Any], keeps:
     assert [read.keeps_zero for read in find_readers(model).reads if read.matrix == "fc.weight"] == [keeps]
 
 
-@pytest.mark.parametrize("act", [nn.Hardtanh(0.2, 1.0), nn.Hardtanh(), nn.BatchNorm1d(H)])
-def test_a_layer_may_move_zero(act: nn.Module) -> None:
+@pytest.mark.parametrize(
+    ("act", "keeps"), [(nn.Hardtanh(0.2, 1.0), False), (nn.Hardtanh(), True), (nn.BatchNorm1d(H), False)]
+)
+def test_a_layer_may_move_zero(act: nn.Module, keeps: bool) -> None:
     model = Net(lambda m, x: m.fc(m.act(m.rnn(x)[0][-1])), rnn=nn.LSTM(E, H), act=act, fc=nn.Linear(H, 2))
-    assert [read.keeps_zero for read in find_readers(model).reads_by("fc.weight")] == [False]
+    assert [read.keeps_zero for read in find_readers(model).reads_by("fc.weight")] == [keeps]
 
 
 class Padded(nn.Module):
