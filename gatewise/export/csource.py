@@ -29,7 +29,7 @@ from gatewise.export.ctext import renamed
 from gatewise.export.golden import GOLDEN_STEPS, Golden
 from gatewise.export.measured import errors_on, said
 from gatewise.export.written import put_folder
-from gatewise.program.recorder import Refused
+from gatewise.program.stand_ins import Refused
 from gatewise.runtime.narrow import narrow_chain
 from gatewise.runtime.steps import ChainError
 from gatewise.wording import counted

@@ -21,7 +21,7 @@ from gatewise.export.onnx_ways import Beside, chosen, with_states, without_state
 from gatewise.export.written import put
 from gatewise.nn.lookup import is_single_step, why_not_recurrent
 from gatewise.program.graph import Program
-from gatewise.program.recorder import Refused
+from gatewise.program.stand_ins import Refused
 from gatewise.program.ways import bound_example, programs
 from gatewise.runtime.narrow import check_cpu_float32, narrow_chain
 from gatewise.runtime.steps import ChainError, way_out

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from gatewise.program.arithmetic import RULES, Rule, cast, clamp, combine, number, rule
+from gatewise.program.fits import within
 from gatewise.program.graph import BOOL, FLOAT, INT
 from gatewise.program.operations import Cumulate, Reduce, Softmax
-from gatewise.program.recorder import Recorded, Recorder, Refused, kind_of, within
+from gatewise.program.recorder import Recorder, kind_of
+from gatewise.program.stand_ins import Recorded, Refused
 
 # Along axes.
 

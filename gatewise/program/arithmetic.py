@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from gatewise.program.fits import broadcast
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
 from gatewise.program.operations import Cast, Choose, Combine, Constant, Map
-from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, broadcast, decide, kind_of
+from gatewise.program.recorder import Recorder, decide, kind_of
 from gatewise.program.sizes import Size, same_shape
+from gatewise.program.stand_ins import Impossible, Recorded, Refused
 
 Rule = Callable[..., Any]
 AnyRule = TypeVar("AnyRule", bound=Rule)

@@ -9,8 +9,9 @@ import torch
 from gatewise.program.arithmetic import RULES, Rule, cast, compare, rule
 from gatewise.program.graph import FLOAT, INT
 from gatewise.program.operations import Count, Full
-from gatewise.program.recorder import Recorded, Recorder, Refused, decide, kind_of
+from gatewise.program.recorder import Recorder, decide, kind_of
 from gatewise.program.sizes import Size
+from gatewise.program.stand_ins import Recorded, Refused
 
 # New tensors.
 

@@ -12,20 +12,13 @@ from torch.nn.utils.rnn import PackedSequence
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.program.along import reduced
 from gatewise.program.arithmetic import RULES, rule
+from gatewise.program.fits import matched, unified
 from gatewise.program.graph import INT, Node
 from gatewise.program.operations import Convolve, Embed, LastState, Linear, Pool, Recurrent, Unpack
-from gatewise.program.recorder import (
-    Impossible,
-    NeedsShape,
-    Recorded,
-    Recorder,
-    Refused,
-    decide,
-    matched,
-    unified,
-)
+from gatewise.program.recorder import Recorder, decide
 from gatewise.program.shapes import maybe, permute, reshaped, unsqueeze
 from gatewise.program.sizes import Size, letter, same
+from gatewise.program.stand_ins import Impossible, NeedsShape, Recorded, Refused, current
 
 BATCH, TIME = letter("B"), letter("T")
 
@@ -232,7 +225,7 @@ class Packed:
 def pack_padded_sequence(
     input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> Packed:
-    recorder = Recorder.current()
+    recorder = current()
     width = letter(f"C.{input.argument}") if isinstance(input, Recorded) and not input.is_shaped else 0
     needs(input, (BATCH, TIME, width) if batch_first else (TIME, BATCH, width))
     node = recorder.node(input)
@@ -251,7 +244,7 @@ def pack_padded_sequence(
 def pad_packed_sequence(
     sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: Any = None
 ) -> tuple[Recorded, Recorded]:
-    recorder = Recorder.current()
+    recorder = current()
     if type(sequence) is not Packed:
         raise Refused("it pads a packed sequence that is an argument")
     lengths = sequence.lengths

@@ -34,11 +34,13 @@ import torch
 from torch import fx, nn
 
 from gatewise.program.arithmetic import RULES
+from gatewise.program.fits import within
 from gatewise.program.graph import INT
 from gatewise.program.operations import Collect, Step
 from gatewise.program.parts import cat, getitem, stack
-from gatewise.program.recorder import Recorded, RecordedNumber, Recorder, Refused, within
+from gatewise.program.recorder import Recorder
 from gatewise.program.shapes import reshaped
+from gatewise.program.stand_ins import Recorded, RecordedNumber, Refused, current
 
 RECORDED = (
     3  # steps: one that may find no state yet, one that stands for the rest, and one to see that it does
@@ -69,13 +71,13 @@ class Loop:
         return begun(self.count, self.item, sys._getframe(1))
 
     def __len__(self) -> int:
-        raise Recorder.current().refuse(LoopError(NOT_PLAIN))
+        raise current().refuse(LoopError(NOT_PLAIN))
 
     __reversed__ = __getitem__ = __contains__ = __len__
 
 
 def begun(count: int, item: Callable[[Any], Any], frame: FrameType) -> Iterator[Any]:
-    recorder = Recorder.current()
+    recorder = current()
     if not recorder.lenient:
         raise recorder.refuse(Refused("it loops over an input, step by step"))
     if recorder.loops and not recorder.loops[-1].done:
@@ -94,7 +96,7 @@ def over_tensor(x: Any, axis: int, frame: FrameType) -> Iterator[Any]:
 
 
 def steps_of(x: Any, axis: int) -> tuple[int, Callable[[Any], Any]]:
-    recorder = Recorder.current()
+    recorder = current()
     index = (*[slice(None)] * axis,)
     return recorder.node(x).shape[axis], lambda t: getitem(recorder, x, (*index, t))
 

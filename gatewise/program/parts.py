@@ -9,20 +9,13 @@ import torch
 
 from gatewise.program.arithmetic import RULES, cast, combine, compare, rule
 from gatewise.program.creation import counted
+from gatewise.program.fits import broadcast, unified, within
 from gatewise.program.graph import BOOL, INT, Node
 from gatewise.program.operations import Concat, Flip, Gather, Index, Opaque, Pad, Slice
-from gatewise.program.recorder import (
-    Impossible,
-    Recorded,
-    Recorder,
-    Refused,
-    broadcast,
-    decide,
-    unified,
-    within,
-)
+from gatewise.program.recorder import Recorder, decide
 from gatewise.program.shapes import expand, listed, reshaped, unsqueeze
 from gatewise.program.sizes import Size, Undecided, is_whole, letter
+from gatewise.program.stand_ins import Impossible, Recorded, Refused
 
 # Parts.
 

@@ -11,9 +11,11 @@ import torch
 from gatewise.program.along import reduced
 from gatewise.program.arithmetic import RULES, combine, compare, invert, masked_fill, pointwise, rule
 from gatewise.program.creation import counted
+from gatewise.program.fits import broadcast, matched, unified
 from gatewise.program.graph import BOOL, FLOAT
 from gatewise.program.operations import Constant, LayerNorm, Matmul
-from gatewise.program.recorder import Impossible, Recorded, Recorder, Refused, broadcast, matched, unified
+from gatewise.program.recorder import Recorder
+from gatewise.program.stand_ins import Impossible, Recorded, Refused
 
 # Products.
 

@@ -9,12 +9,7 @@ Writes in place give the stand-in another node; what shares its memory is out of
 
 from __future__ import annotations
 
-import dis
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,152 +31,27 @@ from gatewise.program.operations import (
     Reshape,
     Slice,
 )
-from gatewise.program.sizes import (
-    Size,
-    Undecided,
-    letter,
-    replaced,
-    same,
-    same_shape,
-    settled,
-    terms_of,
-    whole,
+from gatewise.program.sizes import Size, Undecided, letter, replaced, same_shape, settled
+from gatewise.program.stand_ins import (
+    HERE,
+    Impossible,
+    NeedsShape,
+    NoCall,
+    Recorded,
+    Refused,
+    is_shape,
+    is_unshaped,
+    usual_shapes,
 )
 
 KINDS = {torch.bool: BOOL} | dict.fromkeys(
     (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), INT
 )
 VIEWS = (Permute, Reshape, Expand, Slice)
-LOOSE = "#"  # assumed where nothing else fits: that the batch or time is as large as a layer is wide
-BINDABLE = ("C", "L", "S")  # what letters begin with that may turn out to be another size
-
-
-class Refused(ValueError):
-    """forward() does what a program cannot say."""
-
-
-class NoCall(TypeError):
-    """torch would raise, whatever the tensors are: nobody calls forward() like this."""
-
-
-class Impossible(Exception):
-    """What is assumed about the shape of an argument cannot be."""
-
-
-class Assume(Exception):
-    """A letter turns out to be another size: record again with it."""
-
-    def __init__(self, name: str, size: int) -> None:
-        super().__init__(f"{name} = {size}")
-        self.name, self.size = name, size
-
-
-class NeedsShape(Exception):
-    """An argument is used whose shape nobody has said yet; `candidates` lists what it may be, the likeliest first.
-
-    A candidate is a shape, or a tuple of candidates where the argument is a tuple; None in it is asked for later.
-    `guessed`: so little is known that what a program cannot say may be a wrong guess.
-    """
-
-    def __init__(
-        self, argument: str, candidates: list[Any], kind: str | None = None, guessed: bool = False
-    ) -> None:
-        super().__init__(argument)
-        self.argument, self.candidates, self.kind, self.guessed = argument, candidates, kind, guessed
-
-
-@dataclass(eq=False)
-class Memory:
-    """What stand-ins share that are views of each other."""
-
-    version: int = 0
-    written: tuple[Node, ...] = ()
-
-
-class Recorded(Tensor):
-    """A tensor of which only the node is known."""
-
-    node: Node
-    memory: Memory
-    version: int
-    argument: str  # of forward(), while its shape is not known
-    collected: int  # of how many steps, for what a loop put into a list
-
-    @staticmethod
-    def of(node: Node, memory: Memory | None = None) -> Recorded:
-        made = torch.empty((), device="meta").as_subclass(Recorded)
-        made.node, made.memory = node, memory or Memory()
-        made.version = made.memory.version
-        return made
-
-    @staticmethod
-    def given(argument: str) -> Recorded:
-        """An argument without a shape."""
-        made = torch.empty((), device="meta").as_subclass(Recorded)
-        made.argument = argument
-        return made
-
-    @property
-    def is_shaped(self) -> bool:
-        return "node" in vars(self)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (recorder := Recorder.running()) is not None:
-            return recorder.call(func, args, kwargs or {})
-        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-
-    def __iter__(self) -> Iterator[Any]:
-        recorder = Recorder.current()
-        if not self.is_shaped:
-            raise NeedsShape(self.argument, *parts_asked_for(sys._getframe(1), self.argument))
-        if not self.node.rank:
-            raise recorder.refuse(Refused("it takes a number apart"))
-        if not isinstance(recorder.node(self).shape[0], Size):
-            return iter([self[k] for k in range(self.node.shape[0])])
-        steps: Iterator[Any] = recorder.rules["iter"](self, 0, sys._getframe(1))
-        return steps
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __bool__(self) -> bool:
-        raise Recorder.current().refuse(
-            Refused("an `if` or `while` asks for a value, which only a call knows")
-        )
-
-    def __index__(self) -> int:
-        why = "a loop runs as often, or an index is as large, as an input says"
-        raise Recorder.current().refuse(Refused(why))
-
-    __int__ = __float__ = __complex__ = __index__
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Recorded({self.node})" if self.is_shaped else f"Recorded({self.argument})"
-
-    def __deepcopy__(self, memo: Any) -> Recorded:
-        return self
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise Refused("it copies or stores a tensor of the call")
-
-
-class RecordedNumber(Recorded):
-    """The number of a step, which isinstance() takes for one."""
-
-    __class__ = int  # type: ignore[assignment]
-
-    @staticmethod
-    def of(node: Node, memory: Memory | None = None) -> RecordedNumber:
-        made = torch.empty((), device="meta").as_subclass(RecordedNumber)
-        made.node, made.memory, made.version = node, memory or Memory(), 0
-        return made
 
 
 class Recorder(TorchFunctionMode):
     """Records one call of a model."""
-
-    _here = threading.local()
 
     def __init__(
         self,
@@ -213,26 +83,14 @@ class Recorder(TorchFunctionMode):
         self.assumed: list[str] = []  # what holds in all calls but odd ones
         self.refused: Exception | None = None
 
-    @classmethod
-    def running(cls) -> Recorder | None:
-        """The one that records in this thread."""
-        return getattr(cls._here, "recorder", None)
-
-    @classmethod
-    def current(cls) -> Recorder:
-        found = cls.running()
-        if found is None:
-            raise Refused("a tensor of a recorded call is used after it")
-        return found
-
     def __enter__(self) -> Recorder:
-        self._here.recorder = self
+        HERE.recorder = self
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._here.recorder = None
+        HERE.recorder = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.call(func, args, kwargs or {})
@@ -429,97 +287,3 @@ def decide(node: Node, kind: str) -> None:
         node.kind = kind
         for source in node.inputs:
             decide(source, kind)
-
-
-def unified(one: int, other: int) -> int:
-    """The size that two equal ones have; letters that were free until now turn out to be the other."""
-    if same(one, other):
-        return one
-    found = solved(one - other)
-    raise Impossible if found is None else Assume(*found)
-
-
-def matched(size: int, width: int) -> None:
-    """A layer's width is no accident: neither the batch nor time is as large because it would fit."""
-    if not same(size, width):
-        loose = Recorder.current().shapes.get(LOOSE) is not None
-        found = solved(size - width, () if loose else BINDABLE)
-        raise Impossible if found is None else Assume(*found)
-
-
-def solved(difference: int, names: tuple[str, ...] = ()) -> tuple[str, int] | None:
-    """A letter that may be chosen such that the difference is zero: rest + number * letter = 0.
-
-    The batch and time only if forward() writes a number for them.
-    """
-    terms = difference.terms if isinstance(difference, Size) else {}
-    for term, number in sorted(terms.items(), key=lambda item: (not is_bindable(item[0]), str(item[0]))):
-        name = term[0] if len(term) == 1 else None
-        if not isinstance(name, str) or not (is_bindable(term) or (not names and name in ("B", "T"))):
-            continue
-        rest = whole({t: n for t, n in terms.items() if t != term})
-        alone = not isinstance(rest, Size) or (name not in rest.letters and is_bindable(term))
-        if alone and all(n % number == 0 for n in terms_of(rest).values()):
-            value = whole({t: -n // number for t, n in terms_of(rest).items()})
-            if isinstance(value, Size) or value > 0:
-                return name, value
-    return None
-
-
-def is_bindable(term: Any) -> bool:
-    return len(term) == 1 and isinstance(term[0], str) and term[0].startswith(BINDABLE)
-
-
-def is_one(size: int) -> bool:
-    return not isinstance(size, Size) and size == 1
-
-
-def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of several, axes of size 1 and missing ones in front repeated."""
-    rank = max(map(len, shapes))
-    result: list[int] = []
-    for axis in range(rank):
-        size: int = 1
-        for shape in shapes:
-            at = axis - rank + len(shape)
-            if at >= 0 and not is_one(shape[at]):
-                size = shape[at] if is_one(size) else unified(size, shape[at])
-        result.append(size)
-    return tuple(result)
-
-
-def within(axis: Any, rank: int) -> int:
-    if isinstance(axis, Size):
-        raise Refused("it goes along an axis that only a call knows")
-    if isinstance(axis, Recorded) or not isinstance(axis, int) or not -rank <= axis < max(rank, 1):
-        raise Impossible
-    return axis % rank if rank else 0
-
-
-def usual_shapes(argument: str) -> list[Any]:
-    """What an argument may look like of which nothing is known but that it is a tensor; T is its own length."""
-    batch, time, width = letter("B"), letter("T"), letter(f"C.{argument}")
-    other = letter(f"C2.{argument}")
-    usual = [(batch, time, width), (batch, time), (batch, width), (batch,)]
-    if "len" in argument:  # what is called lengths seldom is a sequence
-        usual.reverse()
-    time_first = [(time, batch, width), (time, batch)]
-    return [*usual, *time_first, (batch, width, time), (batch, time, width, other), ()]
-
-
-def parts_asked_for(frame: FrameType, argument: str) -> tuple[list[Any], None, bool]:
-    """What an argument may be that is taken apart: `h, c = state` says into how many, a loop goes over a tensor."""
-    at = next(i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti)
-    if at.opname == "UNPACK_SEQUENCE":
-        return [(None,) * (at.arg or 2)], None, False
-    return (usual_shapes(argument) if at.opname == "GET_ITER" else [(None, None)]), None, True
-
-
-def is_shape(candidate: Any) -> bool:
-    """Rather than a tuple of candidates."""
-    return all(isinstance(n, int) for n in candidate)
-
-
-def is_unshaped(value: Any, prefix: str = "") -> bool:
-    """An argument, or with "@" what something unknown gave, while nobody has asked for its shape."""
-    return isinstance(value, Recorded) and not value.is_shaped and value.argument.startswith(prefix)

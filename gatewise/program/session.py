@@ -20,8 +20,9 @@ from gatewise.program.graph import leaves, mapped
 from gatewise.program.layers import PACKING, is_hooked, leaf_of
 from gatewise.program.loops import NOT_PLAIN, Loop
 from gatewise.program.operations import Opaque
-from gatewise.program.recorder import NoCall, Recorded, Recorder, Refused
+from gatewise.program.recorder import Recorder
 from gatewise.program.sizes import Size, same
+from gatewise.program.stand_ins import NoCall, Recorded, Refused, current, running
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def recording(
     usual_call, usual_range, usual_len = nn.Module.__call__, builtins.range, builtins.len
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if Recorder.running() is not recorder or id(module) not in recorder.modules:
+        if running() is not recorder or id(module) not in recorder.modules:
             return usual_call(module, *args, **kwargs)
         leaf = leaf_of(module)
         seen = is_hooked(module) and module is not model
@@ -82,7 +83,7 @@ def recording(
 
 def loop_over(*args: Any) -> Loop:
     """range() of sizes: the number of a step, from where and by how much it says."""
-    recorder = Recorder.current()
+    recorder = current()
     start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
     if any(isinstance(n, Recorded) for n in args) or isinstance(step, Size) or step < 1:
         why = "a loop runs as often, or an index is as large, as an input says"
@@ -145,7 +146,7 @@ USUAL = {name: copied_function(getattr(packing, name)) for name in PACKING}
 
 
 def packed_call(name: str, args: Any, kwargs: Any) -> Any:
-    recorder = Recorder.running()
+    recorder = running()
     if recorder is None:  # another thread
         return USUAL[name](*args, **kwargs)
     with torch._C.DisableTorchFunction():

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from gatewise.program.arithmetic import RULES, rule
+from gatewise.program.fits import is_one, unified, within
 from gatewise.program.graph import BOOL, INT
 from gatewise.program.operations import Expand, Permute, Reshape
-from gatewise.program.recorder import Assume, Impossible, Recorded, Recorder, Refused, is_one, unified, within
+from gatewise.program.recorder import Recorder
 from gatewise.program.sizes import Size, Undecided, is_whole, same, same_shape
+from gatewise.program.stand_ins import Assume, Impossible, Recorded, Refused
 
 DTYPES = {INT: torch.int64, BOOL: torch.bool}
 

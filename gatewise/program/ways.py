@@ -24,23 +24,15 @@ from torch import nn
 
 from gatewise.nn.lookup import evaluating
 from gatewise.program import sizes
+from gatewise.program.fits import LOOSE
 from gatewise.program.graph import FLOAT, Node, Program, leaves, mapped
 from gatewise.program.layers import Packed, is_hooked
 from gatewise.program.lines import PACKAGE, line_of_error
 from gatewise.program.loops import LoopError
-from gatewise.program.recorder import (
-    LOOSE,
-    Assume,
-    Impossible,
-    NeedsShape,
-    NoCall,
-    Recorded,
-    Recorder,
-    Refused,
-    is_shape,
-)
+from gatewise.program.recorder import Recorder
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
+from gatewise.program.stand_ins import Assume, Impossible, NeedsShape, NoCall, Recorded, Refused, is_shape
 
 MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
 MOST_TRIES = 400  # runs for one way, with other shapes of its arguments

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gatewise.program.graph import Node, Program, leaves, mapped
-from gatewise.program.recorder import Refused
+from gatewise.program.stand_ins import Refused
 from gatewise.program.ways import programs
 from gatewise.runtime.arguments import bound, is_tensor, letters_of
 from gatewise.runtime.bindings import check_threads

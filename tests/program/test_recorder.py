@@ -15,8 +15,8 @@ from everyday import EVERYDAY
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from gatewise.program.recorder import Refused
 from gatewise.program.sizes import Undecided, at, letter
+from gatewise.program.stand_ins import Refused
 from gatewise.program.ways import programs
 
 

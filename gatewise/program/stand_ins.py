@@ -1,0 +1,179 @@
+"""Stand-ins for tensors while forward() is recorded, and what is raised where one cannot stand for a tensor."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.program.graph import Node
+from gatewise.program.sizes import Size, letter
+
+HERE = threading.local()  # .recorder: the one that records in this thread
+
+
+def running() -> Any:
+    """The recorder of this thread, or None."""
+    return getattr(HERE, "recorder", None)
+
+
+def current() -> Any:
+    if (found := running()) is None:
+        raise Refused("a tensor of a recorded call is used after it")
+    return found
+
+
+class Refused(ValueError):
+    """forward() does what a program cannot say."""
+
+
+class NoCall(TypeError):
+    """torch would raise, whatever the tensors are: nobody calls forward() like this."""
+
+
+class Impossible(Exception):
+    """What is assumed about the shape of an argument cannot be."""
+
+
+class Assume(Exception):
+    """A letter turns out to be another size: record again with it."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(f"{name} = {size}")
+        self.name, self.size = name, size
+
+
+class NeedsShape(Exception):
+    """An argument is used whose shape nobody has said yet; `candidates` lists what it may be, the likeliest first.
+
+    A candidate is a shape, or a tuple of candidates where the argument is a tuple; None in it is asked for later.
+    `guessed`: so little is known that what a program cannot say may be a wrong guess.
+    """
+
+    def __init__(
+        self, argument: str, candidates: list[Any], kind: str | None = None, guessed: bool = False
+    ) -> None:
+        super().__init__(argument)
+        self.argument, self.candidates, self.kind, self.guessed = argument, candidates, kind, guessed
+
+
+@dataclass(eq=False)
+class Memory:
+    """What stand-ins share that are views of each other."""
+
+    version: int = 0
+    written: tuple[Node, ...] = ()
+
+
+class Recorded(Tensor):
+    """A tensor of which only the node is known."""
+
+    node: Node
+    memory: Memory
+    version: int
+    argument: str  # of forward(), while its shape is not known
+    collected: int  # of how many steps, for what a loop put into a list
+
+    @staticmethod
+    def of(node: Node, memory: Memory | None = None) -> Recorded:
+        made = torch.empty((), device="meta").as_subclass(Recorded)
+        made.node, made.memory = node, memory or Memory()
+        made.version = made.memory.version
+        return made
+
+    @staticmethod
+    def given(argument: str) -> Recorded:
+        """An argument without a shape."""
+        made = torch.empty((), device="meta").as_subclass(Recorded)
+        made.argument = argument
+        return made
+
+    @property
+    def is_shaped(self) -> bool:
+        return "node" in vars(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (recorder := running()) is not None:
+            return recorder.call(func, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    def __iter__(self) -> Iterator[Any]:
+        recorder = current()
+        if not self.is_shaped:
+            raise NeedsShape(self.argument, *parts_asked_for(sys._getframe(1), self.argument))
+        if not self.node.rank:
+            raise recorder.refuse(Refused("it takes a number apart"))
+        if not isinstance(recorder.node(self).shape[0], Size):
+            return iter([self[k] for k in range(self.node.shape[0])])
+        steps: Iterator[Any] = recorder.rules["iter"](self, 0, sys._getframe(1))
+        return steps
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        raise current().refuse(Refused("an `if` or `while` asks for a value, which only a call knows"))
+
+    def __index__(self) -> int:
+        why = "a loop runs as often, or an index is as large, as an input says"
+        raise current().refuse(Refused(why))
+
+    __int__ = __float__ = __complex__ = __index__
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Recorded({self.node})" if self.is_shaped else f"Recorded({self.argument})"
+
+    def __deepcopy__(self, memo: Any) -> Recorded:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise Refused("it copies or stores a tensor of the call")
+
+
+class RecordedNumber(Recorded):
+    """The number of a step, which isinstance() takes for one."""
+
+    __class__ = int  # type: ignore[assignment]
+
+    @staticmethod
+    def of(node: Node, memory: Memory | None = None) -> RecordedNumber:
+        made = torch.empty((), device="meta").as_subclass(RecordedNumber)
+        made.node, made.memory, made.version = node, memory or Memory(), 0
+        return made
+
+
+def usual_shapes(argument: str) -> list[Any]:
+    """What an argument may look like of which nothing is known but that it is a tensor; T is its own length."""
+    batch, time, width = letter("B"), letter("T"), letter(f"C.{argument}")
+    other = letter(f"C2.{argument}")
+    usual = [(batch, time, width), (batch, time), (batch, width), (batch,)]
+    if "len" in argument:  # what is called lengths seldom is a sequence
+        usual.reverse()
+    time_first = [(time, batch, width), (time, batch)]
+    return [*usual, *time_first, (batch, width, time), (batch, time, width, other), ()]
+
+
+def parts_asked_for(frame: FrameType, argument: str) -> tuple[list[Any], None, bool]:
+    """What an argument may be that is taken apart: `h, c = state` says into how many, a loop goes over a tensor."""
+    at = next(i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti)
+    if at.opname == "UNPACK_SEQUENCE":
+        return [(None,) * (at.arg or 2)], None, False
+    return (usual_shapes(argument) if at.opname == "GET_ITER" else [(None, None)]), None, True
+
+
+def is_shape(candidate: Any) -> bool:
+    """Rather than a tuple of candidates."""
+    return all(isinstance(n, int) for n in candidate)
+
+
+def is_unshaped(value: Any, prefix: str = "") -> bool:
+    """An argument, or with "@" what something unknown gave, while nobody has asked for its shape."""
+    return isinstance(value, Recorded) and not value.is_shaped and value.argument.startswith(prefix)
