@@ -7,13 +7,16 @@ import numpy as np
 from gatewise.export.carrays import declaration
 from gatewise.export.cbody import C_KINDS
 from gatewise.export.cprogram import Argument, Function
+from gatewise.export.csizes import golden as golden_name
 from gatewise.export.ctext import filled
 from gatewise.export.goldenprogram import GoldenProgram
 
 
 def golden_text(function: Function, golden: GoldenProgram) -> str:
     """golden.h."""
-    sizes = "".join(f"#define GOLDEN_{letter} {golden.letters[letter]}\n" for letter in function.letters)
+    sizes = "".join(
+        f"#define {golden_name(letter)} {golden.letters[letter]}\n" for letter in function.letters
+    )
     given = {a.name: golden.inputs[a.node] for a in function.inputs}
     wanted = dict(zip((a.name for a in function.outputs), golden.expected, strict=True))
     arrays = (
@@ -40,7 +43,7 @@ def check_text(function: Function, golden: GoldenProgram) -> str:
             f"static {C_KINDS[a.node.kind]} {a.name}[{counts[a.name]}];\n" for a in function.outputs
         ),
         CLEAR=clear,
-        CALL=call(function, "run", [f"GOLDEN_{letter}" for letter in function.letters]),
+        CALL=call(function, "run", [golden_name(letter) for letter in function.letters]),
         NOTHING=empty if function.letters else "0",
         COMPARE=compare,
         DIFFERS=DIFFERS if any(a.node.kind == "float" for a in function.outputs) else "",
@@ -61,7 +64,7 @@ def steps_text(function: Function) -> str:
     for a in function.arguments:
         name = f"golden_{a.name}" if a.reads else a.name
         parts.append(f"{name} + t * {a.width}" if function.every_step(a) else name)
-    return filled(STEPS, STEPS=f"GOLDEN_{function.stream.time}", CALL=", ".join(parts))
+    return filled(STEPS, STEPS=golden_name(function.stream.time), CALL=", ".join(parts))
 
 
 def compared(a: Argument, n: int) -> str:
@@ -81,7 +84,7 @@ def main_text(function: Function, golden: GoldenProgram) -> str:
             f"static {C_KINDS[a.node.kind]} {a.name}[{array.size}];\n"
             for a, array in zip(function.outputs, golden.expected)
         ),
-        CALL=call(function, "run", [f"GOLDEN_{letter}" for letter in function.letters]),
+        CALL=call(function, "run", [golden_name(letter) for letter in function.letters]),
         PRINT="".join(prints),
     )
 

@@ -7,7 +7,7 @@ import re
 from gatewise.export import cfunctions
 from gatewise.export.cbody import POOLS, Body, placed
 from gatewise.export.cprogram import Function
-from gatewise.export.csizes import in_c, variable
+from gatewise.export.csizes import in_c, letters_of, variable
 from gatewise.export.ctext import LOAD_ERRORS, LOAD_PROTOTYPE, filled, loader
 
 ERRORS = {
@@ -250,6 +250,9 @@ def checks(function: Function, loaded: bool) -> str:
         name = variable(letter)
         most = f" || {name} > MODEL_BLOCK" if function.stream is None else ""
         lines.append(f"if ({name} < 1{most}) return MODEL_BAD_STEPS;")
+    made_of = {in_c(size): None for a in function.inputs for size in a.value.shape if letters_of(size)}
+    for size in made_of.keys() - set(map(variable, function.letters)):
+        lines.append(f"if ({size} < 1) return MODEL_BAD_STEPS;")
     for a in function.inputs:
         if a.name in function.body.checks:
             loop = f"for (int32_t k = 0; k < {in_c(a.value.count)}; k++)"

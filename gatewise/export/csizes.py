@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from gatewise.program.sizes import Floor, Term, replaced, terms_of, whole
@@ -34,8 +35,13 @@ def letters_of(size: int) -> frozenset[str]:
 
 
 def variable(letter: str) -> str:
-    """What C calls a letter: `steps` for T, `n_s` for S."""
-    return "steps" if letter == "T" else f"n_{letter.lower()}"
+    """What C calls a letter: `steps` for T, `n_s` for S, `n_c_x` for C.x."""
+    return "steps" if letter == "T" else "n_" + re.sub(r"\W", "_", letter.lower())
+
+
+def golden(letter: str) -> str:
+    """What golden.h calls its value."""
+    return "GOLDEN_" + re.sub(r"\W", "_", letter)
 
 
 def in_c(size: int) -> str:

@@ -413,3 +413,14 @@ def test_the_error_of_a_forward_that_makes_float32(tmp_path: Path) -> None:
     """It cannot be computed in double precision as it is; its program can."""
     model, inputs = EVERYDAY["one hot"]()
     assert 0 < gw.export.to_c(model, tmp_path / "m", example=inputs).max_abs_error < 1e-6
+
+
+def test_widths_that_forward_leaves_open(tmp_path: Path) -> None:
+    """They are arguments, as the number of steps is; of two that add up to six none has more than five."""
+    model, _ = EVERYDAY["static repeated"]()
+    gw.export.to_c(model, tmp_path / "m")
+    assert "int32_t n_c_" in (tmp_path / "m" / "model.h").read_text()
+    assert re.search(
+        r"if \(-n_c_\w+ \+ 6 < 1\) return MODEL_BAD_STEPS;", (tmp_path / "m" / "model.c").read_text()
+    )
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
