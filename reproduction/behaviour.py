@@ -127,11 +127,9 @@ def near_and_far(layer: LayerLags) -> Gradients:
 class OwnCell(OneLayer):
     """A layer whose gradient goes back through c alone: what the neurons of the step before show is held fixed."""
 
-    def step(self, input_part: Tensor, state: State) -> State:
-        h, c = state
-        return super().step(
-            input_part, (h.detach() + 0 * h, c)
-        )  # h stays in the graph, with a gradient of zero
+    def jacobians(self, x: Tensor, state: State) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
+        to_x, to_h, to_rest = super().jacobians(x, state)
+        return to_x, [torch.zeros_like(part) for part in to_h], to_rest
 
 
 @cache
