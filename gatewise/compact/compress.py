@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from gatewise.compact.plain import CompactEmbedding, CompactLinear
 from gatewise.compact.plan import EmbeddingPlan, LayerPlan, LinearPlan, RecurrentPlan, make_plan
 from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, CompactRecurrent
-from gatewise.compact.stated import check_stated
+from gatewise.compact.stated import check_stated, copied
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.assumptions import check_biases_add_up
 from gatewise.nn.lookup import (
@@ -32,7 +31,6 @@ from gatewise.nn.lookup import (
 )
 from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import block_name, find_blocks
-from gatewise.readers.values import leaves
 from gatewise.sparsify.settled import drop_hooks, of_sparsifier
 from gatewise.structure import Structure, reachable, read_at_all
 from gatewise.wording import counted
@@ -78,16 +76,6 @@ def compacted(model: nn.Module) -> nn.Module:
         if any(compact):
             warnings.simplefilter("ignore")  # what stays as it is was named when the model was cut
         return compress(model)
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A deep copy. torch refuses to copy tensors with a history: pruned weights, states that forward() keeps."""
-    computed: dict[int, Any] = {}
-    for module in model.modules():
-        for value in leaves(list(vars(module).values())):
-            if isinstance(value, Tensor) and not value.is_leaf:
-                computed[id(value)] = value.detach().clone()
-    return copy.deepcopy(model, computed)
 
 
 class SharedParts:

@@ -51,7 +51,7 @@ def as_arguments(example: Any) -> tuple[Any, ...]:
 
 def answers(model: nn.Module, arguments: tuple[Any, ...]) -> list[Tensor]:
     """What a copy says in evaluation: forward() may keep something for the next call."""
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     with evaluating(twin):
         return [leaf for leaf in leaves(twin(*copy.deepcopy(arguments))) if isinstance(leaf, Tensor)]
 
@@ -87,3 +87,13 @@ def made_up(model: nn.Module) -> Iterator[tuple[Any, ...]]:
                 for sizes in dict.fromkeys((shape, first)):
                     like = next(layer.parameters())
                     yield (torch.randn(*sizes, width, generator=chance).to(like),) * len(required)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy. torch refuses to copy tensors with a history: pruned weights, states that forward() keeps."""
+    computed: dict[int, Any] = {}
+    for module in model.modules():
+        for value in leaves(list(vars(module).values())):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                computed[id(value)] = value.detach().clone()
+    return copy.deepcopy(model, computed)

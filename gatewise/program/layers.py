@@ -78,8 +78,16 @@ def n_states(module: nn.Module) -> int:
     return cell.n_states
 
 
-def call_recurrent(recorder: Recorder, name: str, module: Any, input: Any, hx: Any = None) -> Any:
+def call_recurrent(
+    recorder: Recorder, name: str, module: Any, input: Any, hx: Any = None, *, mask: Any = None
+) -> Any:
     """y, h_n or y, (h_n, c_n), in the layout of the module; the operation itself is batch first."""
+    if mask is not None:
+        if not recorder.lenient:
+            raise Refused(
+                f"{name} skips the steps that mask= says; lengths, or a packed sequence, can be said"
+            )
+        recorder.unknown("it says which steps count", [mask])
     if isinstance(input, Packed):
         if recorder.node(input.data_first).rank != 3:
             raise Impossible

@@ -24,6 +24,10 @@ from gatewise.program.recorder import Recorder
 from gatewise.program.sizes import Size, same
 from gatewise.program.stand_ins import NoCall, Recorded, Refused, current, running
 
+# torch's own modules that go by values and sizes inside, or whose weights nobody else may read.
+CLOSED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoder,
+          nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # fmt: skip
+
 
 @contextmanager
 def recording(
@@ -40,6 +44,11 @@ def recording(
         seen = is_hooked(module) and module is not model
         if seen and not lenient:
             raise recorder.refuse(Refused(hooked(recorder, module)))
+        if leaf is None and isinstance(module, CLOSED):
+            kind, name = type(module).__name__, recorder.modules[id(module)]
+            if not lenient:
+                raise recorder.refuse(Refused(f"{kind} {name!r} is not an operation that a program has"))
+            return recorder.unknown(f"{kind} {name!r} may mix its channels", [args, kwargs])
         if seen:
             args, kwargs = watched(recorder, module, args), watched(recorder, module, kwargs)
         if leaf is None:

@@ -103,7 +103,7 @@ class Follower:
                 why = f"a loop moves its channels from step to step ({after.line})"
                 self.expose([*self.trails[before], *self.trails[after]], why)
         for node, where in recording.stored:
-            self.expose(self.trails[node], f"forward() stores it in {where}", proven=True)
+            self.expose(self.trails[node], f"forward() stores it in {where}")
         for node in program.results:
             source = source_of(node)
             if not isinstance(source.op, ops.LastState):
@@ -230,7 +230,7 @@ class Follower:
         if one.axes != other.axes or one.units.shape != other.units.shape or not (one.zero or one.cell):
             return []
         hands = []
-        for given, taken in zip(np.atleast_2d(one.units), np.atleast_2d(other.units)):
+        for given, taken in zip(one.units.reshape(own.units.shape), own.units):
             sources, (target,) = self.blocks_of(given), self.blocks_of(taken)
             if len(sources) != 1 or (given < 0).any():
                 return []

@@ -166,9 +166,11 @@ def reshaped(node: Node, trail: Trail) -> Trail:
         if not set(before) & set(trail.axes):
             continue
         if any(isinstance(old[axis], Size) for axis in before):
+            if trail.units.size == 1:  # a single neuron: wherever it is, it is all there is
+                return replace(trail, axes=(), units=trail.units.reshape(()))
             raise Lost("its channels are laid side by side with as many others as only a call knows")
         concerned += before
-        axes += [axis for axis in after if new[axis] != 1]
+        axes += [axis for axis in after if new[axis] != 1] or after[-1:]
     # Axes without units between those with them: every place has the same.
     missing = [k for k, axis in enumerate(concerned) if axis not in trail.axes]
     whole = np.broadcast_to(np.expand_dims(trail.units, missing), [old[axis] for axis in concerned])
@@ -176,9 +178,10 @@ def reshaped(node: Node, trail: Trail) -> Trail:
 
 
 def squeezed(trail: Trail) -> Trail:
-    """Without axes of a single place."""
-    axes = tuple(axis for axis, size in zip(trail.axes, trail.units.shape) if size != 1)
-    return replace(trail, axes=axes, units=trail.units.reshape([n for n in trail.units.shape if n != 1]))
+    """Without axes of a single place; the last of all stays."""
+    kept = [k for k, size in enumerate(trail.units.shape) if size != 1] or [*range(trail.units.ndim)][-1:]
+    axes = tuple(trail.axes[k] for k in kept)
+    return replace(trail, axes=axes, units=trail.units.reshape([trail.units.shape[k] for k in kept]))
 
 
 def groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:

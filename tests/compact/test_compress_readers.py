@@ -84,12 +84,9 @@ def test_a_silent_neuron_whose_cell_state_is_handed_on_stays() -> None:
         gw.Variational(model, n_train=2, noise="batch")
         with torch.no_grad():
             model.encoder.neuron_scale_l0[1] = 0
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            small = gw.compress(model)
+        small = gw.compress(model)  # without a warning: what stays is needed
         same(small, model, X)
         assert small.encoder.layers[0].kept == kept
-        assert len(caught) == kept - 3  # what stays is said
 
 
 def test_no_warning_where_nothing_was_lost() -> None:

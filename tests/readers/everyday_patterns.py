@@ -210,7 +210,7 @@ EVERYDAY = {
     "one reader, two ways": words(read_twice),
     "residual sum": words(residual, top=partial(nn.GRU, H, H)),
     "attention pooling": words(attention, "att", att=linear(H, 1)),
-    "attention by a matrix product": words(attention_by_product, "att", att=linear(H, 1)),
+    "attention by a matrix product": words(attention_by_product, att=linear(H, 1)),
     "layer norm": words(
         lambda m, x: m.fc(m.norm(m.rnn(m.emb(x))[0])), "rnn.l0", norm=partial(nn.LayerNorm, H)
     ),

@@ -378,13 +378,10 @@ def test_defaults_are_those_of_the_paper() -> None:
     assert (lasso.levels, lasso.l1, lasso.threshold) == ("W+G+N", 1e-5, 1e-4)
 
 
-def test_an_encoder_is_left_out_by_name() -> None:
-    """No matrix reads the state that it hands over, so there are no readers to state: the decoder can go alone."""
+def test_an_encoder_hands_its_state_over() -> None:
+    """No matrix reads it, and yet every neuron is known that needs it: both layers are sparsified, or one alone."""
     model = Net(
         lambda m, x: m.fc(m.dec(x, m.enc(x)[1])[0]), enc=nn.GRU(2, 3), dec=nn.GRU(2, 3), fc=nn.Linear(3, 2)
     )
-    with pytest.raises(
-        ValueError, match=r"enc\.l0: .*it starts the state of dec.*leave it out: layers=\['dec'\]"
-    ):
-        gw.GroupLasso(model, group=0.1)
-    assert gw.GroupLasso(model, group=0.1, layers=["dec"]).penalty() > 0
+    alone = gw.GroupLasso(model, group=0.1, layers=["dec"]).penalty()
+    assert gw.GroupLasso(model, group=0.1).penalty() > alone > 0

@@ -117,7 +117,7 @@ def test_unknown_readers_of_an_embedding_warn() -> None:
     """Without them no z_x is made, which costs components; the warning says how to state them."""
     model = Net(lambda m, x: m.fc(m.rnn(m.norm(m.emb(x)))[0]), emb=nn.Embedding(7, 3), norm=nn.LayerNorm(3),
                 rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2))  # fmt: skip
-    with pytest.warns(UserWarning, match=r"emb: its readers are not known .*LayerNorm"):
+    with pytest.warns(UserWarning, match=r"emb: its readers are not known .*layer_norm"):
         gw.Variational(model, n_train=1)
 
 
