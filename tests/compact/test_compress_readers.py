@@ -132,7 +132,7 @@ def test_a_model_that_keeps_its_state() -> None:
     model(X)  # a state with a history of gradients, which torch would not copy
     with pytest.warns(UserWarning, match="keeps 1 neuron that .*forward\\(\\) stores it in h"):
         small = gw.compress(model)
-    smaller = gw.compress(model, readers={"rnn": ["fc"]})
+    smaller = gw.compress(model, readers={"rnn": ["fc"]}, example=X)
     assert (len(model.history), model.calls) == (1, 1)
     assert smaller.rnn.layers[0].kept == 3
     for x in (X, -X):
