@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from gatewise.nn.lookup import cell_of, is_embedding, is_linear
+from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node
 from gatewise.program.ways import Recording, recordings, why_not
@@ -106,11 +106,16 @@ class Follower:
             self.expose(self.trails[node], f"forward() stores it in {where}")
         for node in program.results:
             source = source_of(node)
-            if not isinstance(source.op, ops.LastState):
+            if not isinstance(source.op, ops.LastState) or self.is_answer(source):
                 self.expose(self.trails[node], "forward() returns it", proven=True)
             elif module_of(source.inputs[0]) not in taken:
                 why = "forward() returns its last state, which it does not take as an argument"
                 self.expose(self.trails[node], why)
+
+    def is_answer(self, state: Node) -> bool:
+        """h of a single-step cell is its output too: whoever gets it may look at it."""
+        module = self.model.get_submodule(self.prefix + module_of(state.inputs[0]))
+        return isinstance(state.op, ops.LastState) and state.op.part == "h" and is_single_step(module)
 
     def visit(self, node: Node) -> tuple[Trail, ...]:
         op = node.op
