@@ -195,7 +195,12 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
     left, unknown = [], ""
     for name, why in graph.exposed.items():
         if name in masks.recurrent:
-            silent = ~read_at_all(name, masks.matrix, known).cpu() | ~masks.recurrent[name].neuron
+            own = masks.recurrent[name]
+            matrices = {
+                **masks.matrix,
+                own.recurrent_matrix: read_by_others(masks.matrix[own.recurrent_matrix]),
+            }
+            silent = ~read_at_all(name, matrices, known).cpu() | ~own.neuron
             unread = silent & structure.recurrent()[name].keep_neurons
             if unread.any():
                 left.append(
@@ -213,6 +218,13 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
             left.append(f"{owner} stays as it is (forward() uses {raw} past the layer)")
     if left:
         warnings.warn(f"{'; '.join(left)}{advice}.", stacklevel=3)
+
+
+def read_by_others(recurrent: Tensor) -> Tensor:  # (G*H, H) bool
+    """Without the weights through which a neuron reads itself: they alone keep nobody."""
+    hidden = recurrent.shape[1]
+    own = torch.eye(hidden, dtype=torch.bool, device=recurrent.device)
+    return recurrent & ~own.repeat(recurrent.shape[0] // hidden, 1)
 
 
 def of_pruning(hook: object) -> bool:

@@ -144,3 +144,23 @@ def test_the_engine_follows_the_forward_of_the_instance() -> None:
     model.forward = types.MethodType(lambda self, x: 3 * self.fc(self.rnn(x)[0]), model)  # type: ignore[method-assign]
     answer, _ = gw.Engine(model)(X.numpy())
     torch.testing.assert_close(torch.as_tensor(answer), model(X))
+
+
+def test_a_neuron_that_reads_only_itself_is_named_behind_layer_norm() -> None:
+    """Nobody else needs it, and yet it stays: the warning counts it."""
+    model = Net(
+        lambda m, x: m.fc(m.norm(m.rnn(x)[0])),
+        rnn=nn.GRU(3, H, batch_first=True),
+        norm=nn.LayerNorm(H),
+        fc=nn.Linear(H, 2),
+    ).eval()
+    with torch.no_grad():
+        column = model.rnn.weight_hh_l0[:, 1].clone()
+        model.rnn.weight_hh_l0[:, 1] = 0
+        model.rnn.weight_hh_l0[1::H, 1] = column[1::H]
+        model.fc.weight[:, 1] = 0
+    with pytest.warns(
+        UserWarning, match=r"rnn\.l0 keeps 1 neuron that no known weight reads \(layer_norm\(\) may mix"
+    ):
+        small = gw.compress(model)
+    torch.testing.assert_close(small(X), model(X))
