@@ -93,7 +93,7 @@ def check_names(
 
 def check_own_parameters(name: str, module: nn.Module, argument: str = "") -> None:
     """A weight that torch computes from another one (pruned, parametrised) cannot be changed where it stands."""
-    own = dict(module.named_parameters())
+    own = dict(module.named_parameters(remove_duplicate=False))  # layers of a stack may share one
     made = [matrix for matrix in matrix_names(module) if stored(module, matrix).name not in own]
     if made:
         without = f", or leave the layer out with {argument}=[...]" if argument else ""

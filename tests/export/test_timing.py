@@ -122,7 +122,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["export", str(tmp_path / "model"), "--onnx", str(target), "--no-states"]) == 0
     assert "model.onnx" in capsys.readouterr().out
     x = torch.randn(5, 2, 3)
-    (y,) = onnxruntime.InferenceSession(str(target)).run(None, {"x": x.numpy()})
+    (y,) = onnxruntime.InferenceSession(str(target)).run(None, {"input": x.numpy()})  # as forward() calls it
     with torch.no_grad():
         np.testing.assert_allclose(y, small(x)[0], rtol=1e-4, atol=1e-5)
     assert main(["export", str(tmp_path / "model"), "--onnx", str(target), "--no-states", "--lengths"]) == 0

@@ -86,9 +86,9 @@ def test_a_refit_begins_compact(
     made: list[bool] = []
     original = trainer.Run.finish
 
-    def finish(self: trainer.Run) -> dict[str, object]:
+    def finish(self: trainer.Run, epoch: int) -> dict[str, object]:
         made.append(any(getattr(module, "is_compact", False) for module in self.model.modules()))
-        return original(self)
+        return original(self, epoch)
 
     epochs = 1 if method == "bayes" else 4
     updates = len(lines(tmp_path / "whole")) and lines(tmp_path / "whole")[0]["updates"]
