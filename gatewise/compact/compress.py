@@ -196,10 +196,9 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
     for name, why in graph.exposed.items():
         if name in masks.recurrent:
             own = masks.recurrent[name]
-            matrices = {
-                **masks.matrix,
-                own.recurrent_matrix: read_by_others(masks.matrix[own.recurrent_matrix]),
-            }
+            matrices = dict(masks.matrix)
+            if name not in graph.answers:
+                matrices[own.recurrent_matrix] = read_by_others(matrices[own.recurrent_matrix])
             silent = ~read_at_all(name, matrices, known).cpu() | ~own.neuron
             unread = silent & structure.recurrent()[name].keep_neurons
             if unread.any():

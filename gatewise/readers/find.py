@@ -53,6 +53,7 @@ def find_readers(model: nn.Module, readers: Stated | None = None) -> ReaderGraph
         frozenset(found.outside),
         frozenset(memory),
         tuple(dict.fromkeys(found.handed)),
+        frozenset(found.proven),
         frozenset(believed),
     )
 

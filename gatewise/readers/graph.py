@@ -55,6 +55,7 @@ class ReaderGraph:
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
     memory: frozenset[str] = frozenset()  # blocks whose c is seen inside forward(), whatever became of h
     handed: tuple[HandOver, ...] = ()
+    answers: frozenset[str] = frozenset()  # blocks that a caller certainly sees
     believed: frozenset[str] = frozenset()  # blocks whose readers were stated where tracing could not tell
 
     @property

@@ -39,7 +39,7 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     """Reads found in forward(), and what stands against removing a unit or a column."""
     if cell_of(model) is not None or is_linear(model) or is_embedding(model):
         why = "it is the whole model: its output and state are the answer"
-        return Found(exposed=dict.fromkeys(blocks, why))
+        return Found(exposed=dict.fromkeys(blocks, why), proven=dict.fromkeys(blocks, why))
     prefix, root = unwrapped(model)
     try:
         made, failure = recordings(root)

@@ -121,7 +121,7 @@ def test_one_draw_for_all_steps_of_a_pass(kind: str, noise: str) -> None:
             return [state if isinstance(state, Tensor) else state[0] for state in states]
 
     model = Twice()
-    gw.Variational(model, "W+G+N", n_train=50, noise=noise, log_sigma=-1.0, readers={"rnn": ["fc"]})
+    gw.Variational(model, "W+G+N", n_train=50, noise=noise, log_sigma=-1.0)
     x = torch.randn(1, E).expand(2, E)
     first, second = model(x)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
