@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gatewise.export.carrays import declaration
 from gatewise.export.reference import answer, rounded
 from gatewise.nn.lookup import evaluating
-from gatewise.readers.values import leaves
+from gatewise.program.graph import leaves
 from gatewise.runtime.narrow import NarrowChain
 
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from gatewise.export.goldenprogram import arrays, by_name, chosen, from_example
 from gatewise.export.rounded import rounded_model
 from gatewise.nn.lookup import evaluating
+from gatewise.program.graph import leaves
 from gatewise.program.ways import programs
-from gatewise.readers.values import leaves
 from gatewise.runtime.evaluate import evaluate
 
 

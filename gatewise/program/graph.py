@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -164,7 +164,3 @@ def rebuilt_dict(like: dict[Any, Any], changed: dict[Any, Any]) -> Any:
         return type(like)(changed)
     except TypeError:  # a defaultdict, say, wants something else first
         return changed
-
-
-def ranks(nodes: Iterable[Node]) -> list[int]:
-    return [node.rank for node in nodes]

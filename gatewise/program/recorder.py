@@ -80,7 +80,6 @@ class Recorder(TorchFunctionMode):
         self.modules = {id(module): name for name, module in model.named_modules()}
         self.parameters: dict[str, Node] = {}
         self.lengths: dict[Node, str] = {}  # the letter of the longest, for every node of lengths
-        self.assumed: list[str] = []  # what holds in all calls but odd ones
         self.refused: Exception | None = None
 
     def __enter__(self) -> Recorder:

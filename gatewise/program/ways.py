@@ -6,13 +6,14 @@ every flag true and false, in training and in evaluation, and with every shape t
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
 import random
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +164,7 @@ def ways(model: nn.Module, flags: bool = False) -> tuple[list[dict[str, Any]], E
         elif flags:
             defaults[p.name] = p.default
     required = [name for name, values in choices.items() if len(values) == 1]
-    number, found = math.prod(map(len, choices.values())), [dict[str, Any]()]
+    number = math.prod(map(len, choices.values()))
     if number <= MOST_WAYS:
         found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
         too_many = None
@@ -187,7 +188,8 @@ def explored(
         if next(tries) > MOST_TRIES:
             raise Refused("its arguments could have too many shapes; give example=")
         try:
-            return [checked(model, way, shapes, letters, ranks, lenient)]
+            once = functools.partial(run, model, way, shapes, letters, ranks, lenient)
+            return [once() if lenient else checked(once)]
         except Assume as found:
             return attempt(shapes, letters | {found.name: found.size}, ranks)
         except NeedsShape as asked:
@@ -271,20 +273,11 @@ def is_open(size: int) -> bool:
     return not isinstance(size, Size) or not any(name.startswith("C") for name in size.letters)
 
 
-def checked(
-    model: nn.Module,
-    way: Mapping[str, Any],
-    shapes: Mapping[str, Any],
-    letters: Mapping[str, int],
-    ranks: Mapping[str, int],
-    lenient: bool,
-) -> Recording:
-    """forward(), run once; twice with other stand-ins for sizes, so that one which enters as a number shows."""
-    first = run(model, way, shapes, letters, ranks, lenient)
-    if lenient:
-        return first
+def checked(once: Callable[[], Recording]) -> Recording:
+    """forward(), run twice, with other stand-ins for sizes: one that enters as a number shows."""
+    first = once()
     with sizes.other_stand_ins():
-        second = run(model, way, shapes, letters, ranks, lenient)
+        second = once()
     if constants(first.program) != constants(second.program) or str(first.program) != str(second.program):
         raise Refused("it computes with a size as with a plain number")
     return first
@@ -308,9 +301,8 @@ def run(
     stored: list[tuple[Recorded, str]] = []
     with untouched(model, stored), recording(model, shapes, letters, lenient) as recorder:
         arguments = {name: recorder.stand_in(name) for name, value in way.items() if value is GIVEN}
-        call = (
-            model.forward if lenient else model
-        )  # hooks on the model see what goes in and comes out, no unit
+        # Hooks on the model see what goes in and comes out, no unit.
+        call = model.forward if lenient else model
         result = call(**{**way, **arguments})
         outputs = mapped(lambda leaf: as_output(recorder, leaf), result)
     if recorder.loops and not recorder.loops[-1].done:

@@ -12,11 +12,6 @@ KEEPS_ZERO = set(
 MOVES_ZERO = set(
     "sigmoid sigmoid_ exp cos softplus logsigmoid hardsigmoid hardtanh clamp clamp_ clip pow".split()
 )
-# What may be its own argument: such a function shares memory with it.
-MAY_BE_SAME = set(
-    "dropout dropout1d feature_dropout contiguous detach to float half double bfloat16 type cuda cpu "
-    "requires_grad_".split()
-)
 DIVISIONS = set("truediv itruediv div div_ divide true_divide".split())
 BINARY = DIVISIONS | set("add iadd sub isub mul imul maximum minimum add_ sub_ mul_ where".split())
 REDUCTIONS = set("mean sum amax amin max min median logsumexp prod std var".split())
@@ -31,13 +26,6 @@ ALLOCATES = (
     KEEPS_ZERO | MOVES_ZERO | BINARY | REDUCTIONS | POOLS | JOINS | {"softmax", "log_softmax", "masked_fill"}
 )
 
-# The same as modules.
-POINTWISE_MODULES = set(
-    "Dropout Dropout1d Identity ReLU ReLU6 Tanh GELU SiLU ELU SELU LeakyReLU Hardswish Mish Softsign "
-    "Tanhshrink".split()
-)
-ZERO_MOVING_MODULES = set("Sigmoid Softplus LogSigmoid Hardsigmoid Hardtanh".split())
-POOLING_MODULES = set("MaxPool1d AvgPool1d AdaptiveMaxPool1d AdaptiveAvgPool1d".split())
 MAY_BE_SAME_MODULES = ("Dropout", "Dropout1d", "Identity")  # in evaluation they hand their argument back
 
 

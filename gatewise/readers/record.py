@@ -12,7 +12,6 @@ import inspect
 import itertools
 import math
 import operator
-import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,17 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx, nn
-from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
+from gatewise.program.graph import leaves
+from gatewise.program.ways import same_random_numbers
 from gatewise.readers.graph import joined
 from gatewise.readers.lines import remember_line
 from gatewise.readers.loops import LoopError, Steps, number, unknown_sizes
 from gatewise.readers.names import ALLOCATES, MAY_BE_SAME_MODULES, METADATA, name_of
-from gatewise.readers.values import leaves
 
 PACKING = (
     torch.nn.utils.rnn.pack_padded_sequence,
@@ -198,25 +196,6 @@ def is_refusal(error: Exception) -> bool:
     return not ours and not Path(inner).is_relative_to(Path(torch.__file__).parent)
 
 
-@contextmanager
-def same_random_numbers() -> Iterator[list[str]]:
-    """Puts the generators of Python, NumPy and torch back, and names in the list it gives those that were used."""
-    python, numpy, numbers = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    used: list[str] = []
-    try:
-        yield used
-    finally:
-        if random.getstate() != python:
-            used.append("random")
-        if not all(map(np.array_equal, np.random.get_state(), numpy)):  # noqa: NPY002
-            used.append("numpy")
-        if not torch.equal(torch.get_rng_state(), numbers):
-            used.append("torch")
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        torch.set_rng_state(numbers)
-
-
 def ways(model: nn.Module, inference: bool) -> tuple[list[dict[str, Any]], Exception | None]:
     """What arguments hold, by name; those that are not there are given. And that some are missing, if so.
 
@@ -284,12 +263,6 @@ def untouched(model: nn.Module, stored: dict[fx.Node, str]) -> Iterator[None]:
 
 def is_container(value: Any) -> bool:
     return type(value) in (list, dict, set)
-
-
-def is_hooked(module: nn.Module) -> bool:
-    """Whether a hook may see or change what goes in or comes out, other than torch's own for pruned weights."""
-    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-    return not all(isinstance(hook, BasePruningMethod) for hook in hooks)
 
 
 # Operations that write into their argument.

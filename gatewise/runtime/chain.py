@@ -19,16 +19,16 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from gatewise.compact import CompactCell
 from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.program.graph import leaves
+from gatewise.program.layers import is_hooked
 from gatewise.readers.lines import why_not
 from gatewise.readers.names import DIVISIONS, PACKS, name_of
 from gatewise.readers.record import (
     Recording,
-    is_hooked,
     recordings,
     rewritten,
 )
 from gatewise.readers.trace import unwrapped
-from gatewise.readers.values import leaves, listed
 from gatewise.runtime.lengths import COMPARISONS, Pad
 from gatewise.runtime.looped import SAME, ZEROS
 from gatewise.runtime.masked import MASKS
@@ -52,6 +52,7 @@ from gatewise.runtime.steps import (
     Value,
     WithUnitAxis,
     axis_at,
+    listed,
     part,
     way_out,
     width_of,

@@ -18,8 +18,7 @@ from torch import fx, nn
 from gatewise.readers.lines import line_of
 from gatewise.readers.names import PACKS, name_of
 from gatewise.readers.record import is_written
-from gatewise.readers.values import listed
-from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Size, Value, way_out, width_of
+from gatewise.runtime.steps import NO_PACKS, ChainError, Lengths, Size, Value, listed, way_out, width_of
 
 # Methods that leave whole numbers what they are, and types that hold them all.
 SAME_NUMBERS = "cpu cuda detach contiguous clone long int float to type_as tolist".split()

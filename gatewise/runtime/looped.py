@@ -15,10 +15,10 @@ from typing import Any
 from torch import fx, nn
 
 from gatewise.nn.lookup import cell_of
+from gatewise.program.graph import leaves
 from gatewise.readers.loops import RECORDED, carried, collected, number
 from gatewise.readers.names import name_of
 from gatewise.readers.record import is_written, origin
-from gatewise.readers.values import leaves
 from gatewise.runtime.normed import NormedWalk
 from gatewise.runtime.steps import (
     CellState,

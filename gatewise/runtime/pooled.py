@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from gatewise.readers.values import listed
 from gatewise.runtime.masked import MaskedWalk
-from gatewise.runtime.steps import Size, Step, Value, WithUnitAxis, axis_at
+from gatewise.runtime.steps import Size, Step, Value, WithUnitAxis, axis_at, listed
 
 REDUCTIONS = {"mean": "mean", "amax": "max", "max": "max", "sum": "sum"}
 ADAPTIVE = {"adaptive_avg_pool1d": "mean", "adaptive_max_pool1d": "max"}

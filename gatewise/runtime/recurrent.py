@@ -15,9 +15,9 @@ from torch import fx, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.program.graph import leaves
 from gatewise.readers.names import name_of
 from gatewise.readers.record import Recording, is_written, origin
-from gatewise.readers.values import leaves
 from gatewise.runtime.lengths import Pad
 from gatewise.runtime.looped import ZEROS, LoopedWalk
 from gatewise.runtime.steps import (

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from gatewise.nn.lookup import cell_of, is_single_step
-from gatewise.readers.values import all_constant
 
 POOLS = ("mean", "max", "sum")  # over time
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
@@ -242,3 +241,13 @@ def channels_of(module: nn.Module) -> tuple[int, int]:
     if isinstance(module, nn.LayerNorm):
         return module.normalized_shape[0], module.normalized_shape[0]
     return 0, int(module.embedding_dim)  # type: ignore[arg-type]
+
+
+def listed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """view(2, 3) and view((2, 3)) alike."""
+    single = len(arguments) == 1 and isinstance(arguments[0], tuple | list)
+    return tuple(arguments[0]) if single else arguments
+
+
+def all_constant(index: slice) -> bool:
+    return all(part is None or isinstance(part, int) for part in (index.start, index.stop, index.step))

@@ -16,7 +16,7 @@ import gatewise as gw
 from gatewise.export.cmodel import should_fold
 from gatewise.export.reference import answer, rounded
 from gatewise.export.rounded import rounded_model
-from gatewise.readers.values import leaves
+from gatewise.program.graph import leaves
 from gatewise.runtime.narrow import narrow_chain
 from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM
 
