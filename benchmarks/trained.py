@@ -21,6 +21,7 @@ import torch
 import gatewise as gw
 from gatewise.export.timing import Timing, race
 from gatewise.tasks import provenance
+from gatewise.tasks.files import WEIGHTS
 
 ENGINE, DENSE, COMPACT = "gatewise engine", "ONNX Runtime dense", "ONNX Runtime compact"
 
@@ -71,6 +72,9 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for model in sorted(arguments.results.glob("*/model")):
+        if not (model / WEIGHTS).exists():
+            print(f"{model.parent.name}: skipped, its network is a release asset, see results/networks.json")
+            continue
         steps = 100 if "agnews" in model.parent.name else 200 if "imdb" in model.parent.name else 35
         timings = race(gw.load(model), steps=steps, threads=arguments.threads, seconds=arguments.seconds)
         rows.append(summary(model.parent.name, timings))

@@ -1,6 +1,7 @@
 """The finished runs in a folder of results, seed by seed: what claims.py, curves.py and check_results.py read.
 
-results/ROW/            seed 0: result.json, metrics.jsonl, recipe.toml; gates.json and model/ where they were kept
+results/ROW/            seed 0: result.json, metrics.jsonl, recipe.toml; gates.json and model/ where they were kept;
+                        networks.json lists networks that are release assets: of those, model/ has the config alone
 results/ROW/seeds/K/    the same recipe from another seed
 """
 
@@ -12,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gatewise.tasks.files import GATES, METRICS, RESULT
+from gatewise.tasks.files import GATES, METRICS, MODEL, RESULT, WEIGHTS
 from gatewise.tasks.finished.reproduce import seed_folders
 from gatewise.tasks.training.checkpoints import Metrics
 
 RESULTS = Path(__file__).parent.parent / "results"
+NETWORK = f"{MODEL}/{WEIGHTS}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class StoredRun:
         return f"{self.row}, seed {self.seed}"
 
     def has(self, what: str) -> bool:
-        """Whether a file or folder of the run was kept: GATES, MODEL."""
+        """Whether a file of the run is here: GATES, NETWORK."""
         return (self.folder / what).exists()
 
 

@@ -12,10 +12,15 @@ from typing import Any
 
 from gatewise.export.schema import Check, SchemaError
 from gatewise.export.written import alone_in, check_regular, write_new
+from gatewise.tasks import recorded
 
 MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
 CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
 TENSORBOARD, VECTORS = "tensorboard", "vectors.json"
+NETWORKS, WEIGHTS = (
+    "networks.json",
+    "model.safetensors",
+)  # what is kept elsewhere, and the large file of a model
 
 PARTIAL = ".partial-"  # begins the name of what is being written
 
@@ -33,8 +38,10 @@ def model_folder(path: Path) -> Path:
     if not path.is_dir():
         what = "is a file" if path.is_file() else "there is no such folder"
         raise RunError(f"{path}: {what}. Name the folder of a run, or one that gatewise.save() wrote.")
-    if (path / MODEL).is_dir():
-        return path / MODEL
+    model = path / MODEL if (path / MODEL).is_dir() else path
+    check_not_elsewhere(model)
+    if model != path:
+        return model
     if (path / RECIPE).is_file():
         lost = (path / RESULT).is_file() and not (path / CHECKPOINT).is_file()
         raise RunError(
@@ -42,6 +49,22 @@ def model_folder(path: Path) -> Path:
             + (f"Nor is there a {CHECKPOINT}: train it again, --overwrite." if lost else "Go on by --resume.")
         )
     return path
+
+
+def check_not_elsewhere(model: Path) -> None:
+    """Refuse a model whose weights networks.json, in a folder above, names as a release asset that is not here."""
+    weights = (model / WEIGHTS).resolve()
+    if weights.exists() or not (model / "config.json").is_file():
+        return
+    for above in weights.parents[1:5]:  # results/ROW/model, results/ROW/seeds/K/model
+        listed = read_json(above / NETWORKS, dict, recorded.networks) if (above / NETWORKS).is_file() else {}
+        for network in listed.get("networks", []):
+            if above / network["file"] == weights:
+                raise RunError(
+                    f"{model}: its network ({network['bytes'] / 1e6:.1f} MB) is a release asset: unpack "
+                    f"{listed['asset']} in {above}, or train it again in another folder: gatewise train "
+                    f"{model.parent / RECIPE} --out DIR."
+                )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the files of a run may say, declared: result.json, a line of metrics.jsonl, bench.json.
+"""What the files of a run may say, declared: result.json, a line of metrics.jsonl, bench.json, networks.json.
 
 JSON knows no infinity and no NaN: null stands for them.
 """
@@ -41,3 +41,5 @@ result: Check = record(
     recipe=Early(table(plain)),
 )
 bench = listed(record(situation=text, name=text, seconds=number(0), ratio=number(0)))
+# Of a folder of results: trained networks that are kept apart from it, in an archive beside the release.
+networks = record(asset=text, networks=listed(record(file=text, bytes=whole(), sha256=text)))
