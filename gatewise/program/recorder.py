@@ -33,10 +33,12 @@ from gatewise.program.operations import (
 )
 from gatewise.program.sizes import Size, Undecided, letter, replaced, same_shape, settled
 from gatewise.program.stand_ins import (
+    ANY_PARTS,
     HERE,
     Impossible,
     NeedsShape,
     NoCall,
+    Parts,
     Recorded,
     Refused,
     is_shape,
@@ -123,6 +125,8 @@ class Recorder(TorchFunctionMode):
         if name not in self.shapes:
             return Recorded.given(name)
         candidate, kind = self.shapes[name]
+        if candidate == ANY_PARTS:
+            return Parts(name)
         if is_shape(candidate):
             return self.shaped(name, candidate, kind, source)
         parts = [(f"{name}.{k}", part) for k, part in enumerate(candidate)]
@@ -163,7 +167,8 @@ class Recorder(TorchFunctionMode):
             return self.unknown(f"{name}()", [])
         for value in tensors:
             if isinstance(value, Recorded) and is_unshaped(value) and name not in ("device", "requires_grad"):
-                raise NeedsShape(value.argument, usual_shapes(value.argument), guessed=True)
+                parts = [ANY_PARTS] if name == "getitem" and isinstance(args[1], int) else []
+                raise NeedsShape(value.argument, [*usual_shapes(value.argument), *parts], guessed=True)
         kwargs = dict(kwargs)
         for place, word in enumerate(("input", "other")):  # operands by name
             if word in kwargs and len(args) == place:

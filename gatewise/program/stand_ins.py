@@ -16,6 +16,7 @@ from torch import Tensor
 from gatewise.program.graph import Node
 from gatewise.program.sizes import Size, letter
 
+ANY_PARTS = (Ellipsis,)  # a candidate: a list, however long
 HERE = threading.local()  # .recorder: the one that records in this thread
 
 
@@ -136,6 +137,30 @@ class Recorded(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise Refused("it copies or stores a tensor of the call")
+
+
+class Parts:
+    """A list of which nobody has said how long it is: a part is there once it is asked for, `states[k]`."""
+
+    def __init__(self, argument: str) -> None:
+        self.argument, self.parts = argument, list[Any]()
+
+    def __getitem__(self, k: Any) -> Any:
+        if not isinstance(k, int) or not 0 <= k <= len(self.parts):
+            raise current().refuse(Refused(f"it takes {self.argument}[{k}] before the parts that come first"))
+        if k == len(self.parts):
+            self.parts.append(current().stand_in(f"{self.argument}.{k}"))
+        return self.parts[k]
+
+    def __len__(self) -> int:
+        raise current().refuse(Refused(f"it asks how long {self.argument} is, which only a call knows"))
+
+    __iter__ = __bool__ = __len__  # type: ignore[assignment]
+
+    @staticmethod
+    def taken(value: Any) -> Any:
+        """As lists, of an argument that was recorded."""
+        return [Parts.taken(part) for part in value.parts] if isinstance(value, Parts) else value
 
 
 class RecordedNumber(Recorded):

@@ -33,7 +33,17 @@ from gatewise.program.loops import LoopError
 from gatewise.program.recorder import Recorder
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
-from gatewise.program.stand_ins import Assume, Impossible, NeedsShape, NoCall, Recorded, Refused, is_shape
+from gatewise.program.stand_ins import (
+    ANY_PARTS,
+    Assume,
+    Impossible,
+    NeedsShape,
+    NoCall,
+    Parts,
+    Recorded,
+    Refused,
+    is_shape,
+)
 
 MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
 MOST_TRIES = 400  # runs for one way, with other shapes of its arguments
@@ -264,7 +274,9 @@ def fitting(candidates: list[Any], example: Any) -> list[Any]:
         fits = [c for c in candidates if is_shape(c) and len(c) == example.dim()] or candidates
         return [tuple(n if is_open(n) else size for n, size in zip(c, example.shape)) for c in fits]
     if isinstance(example, tuple | list):
-        return [c for c in candidates if not is_shape(c) and len(c) == len(example)] or candidates
+        return [
+            c for c in candidates if c == ANY_PARTS or (not is_shape(c) and len(c) == len(example))
+        ] or candidates
     return candidates
 
 
@@ -311,7 +323,8 @@ def run(
         raise recorder.refused
     if stored and not lenient:
         raise Refused(f"it stores a tensor of the call in {stored[0][1]}, for the next call to read")
-    nodes = mapped(lambda a: a.node if isinstance(a, Recorded) and a.is_shaped else None, arguments)
+    taken = {name: Parts.taken(value) for name, value in arguments.items()}
+    nodes = mapped(lambda a: a.node if isinstance(a, Recorded) and a.is_shaped else None, taken)
     given = {name: node for name, node in nodes.items() if leaves(node) != [None]}
     left = tuple((value.node, where) for value, where in stored if value.is_shaped)
     effects = (*recorder.opaque, *(node for node, _ in left), *(n for pair in recorder.carried for n in pair))

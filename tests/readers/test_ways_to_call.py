@@ -12,6 +12,7 @@ from networks import Net
 from patterns import E, H, emb
 from torch import Tensor, nn
 
+import gatewise as gw
 from gatewise.readers import find_readers
 
 
@@ -217,3 +218,47 @@ def test_a_layer_that_forward_never_calls_is_exposed() -> None:
     exposed = find_readers(model).exposed
     assert "never calls" in exposed["spare"]
     assert "rnn.l0" not in exposed  # an embedding reads nothing
+
+
+class StatesInAList(nn.Module):
+    """One state for every layer, in a list that forward() takes and gives back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnns, self.fc = nn.ModuleList([nn.LSTM(E, H), nn.LSTM(H, H)]), nn.Linear(H, 2)
+
+    def forward(self, x: Tensor, states: Any = None) -> tuple[Tensor, list[Any]]:
+        after = []
+        for k, rnn in enumerate(self.rnns):
+            x, state = rnn(x, None if states is None else states[k])
+            after.append(state)
+        return self.fc(x), after
+
+
+def test_states_of_single_layers_may_come_in_a_list() -> None:
+    """They are handed back, and nobody looks at them; a list that is counted is another matter."""
+    model = StatesInAList()
+    assert set(find_readers(model).exposed) == {"fc"}
+    engine, x = gw.Engine(model.eval()), torch.randn(5, 3, E)
+    with torch.no_grad():
+        first, states = model(x)
+        second, _ = model(x, states)
+    y, state = engine(x)
+    torch.testing.assert_close(y, first, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(engine(x, state=state)[0], second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "asks", [len, list, bool, lambda states: states[1]], ids=["len", "list", "bool", "second"]
+)
+def test_a_list_of_unknown_length_is_not_counted(asks: Any) -> None:
+    """How many states come only a call knows."""
+
+    def forward(m: Any, x: Tensor, states: Any = None) -> Any:
+        if states is None:
+            return m.fc(m.rnn(x)[0])
+        first = states[0]
+        return m.fc(m.rnn(x, first)[0]), asks(states)
+
+    model = Net(forward, rnn=nn.GRU(E, H), fc=nn.Linear(H, 2))
+    assert "rnn.l0" in find_readers(model).exposed
