@@ -155,7 +155,7 @@ class Parts:
     def __len__(self) -> int:
         raise current().refuse(Refused(f"it asks how long {self.argument} is, which only a call knows"))
 
-    __iter__ = __bool__ = __len__  # type: ignore[assignment]
+    __iter__ = __bool__ = __len__
 
     @staticmethod
     def taken(value: Any) -> Any:
