@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 PACKAGE = Path(__file__).parents[1]
-# Who records.
-NOT_FORWARD = (str(Path(torch.__file__).parent), str(PACKAGE / "program"), str(PACKAGE / "readers"))
+# Who records, and who hands over to the recorder.
+OURS = ("program", "readers", "nn/decoding.py")
+NOT_FORWARD = (str(Path(torch.__file__).parent), *(str(PACKAGE / part) for part in OURS))
 LONGEST = 80  # characters of a line that are shown
 
 

@@ -132,6 +132,24 @@ class LastState(Operation):
 
 
 @dataclass(frozen=True)
+class Decode(Operation):
+    """h (L, B, H) [, c] -> ids (B, longest): a layer of one direction that reads its own answers.
+
+        y_k = argmax head(layer(embedding(y_{k-1})))      y_0 = start; the first one, if several are largest
+
+    From the first `end` on, which is part of the answer, everything is `end`.
+    """
+
+    embedding: str
+    module: str
+    head: str
+    start: int
+    end: int
+    longest: int
+    streams: ClassVar[str] = "yes: it decodes what was read so far"
+
+
+@dataclass(frozen=True)
 class LayerNorm(Operation):
     """(x - mean) / sqrt(var + eps) [* inputs[1]] [+ the next], over the last `axes` axes."""
 

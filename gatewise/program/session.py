@@ -14,7 +14,7 @@ import torch
 import torch.nn.utils.rnn as packing
 from torch import nn
 
-from gatewise.program import along, creation, parts, products  # noqa: F401  for their rules
+from gatewise.program import along, creation, decoding, parts, products  # noqa: F401  for their rules
 from gatewise.program.arithmetic import RULES
 from gatewise.program.graph import leaves, mapped
 from gatewise.program.layers import PACKING, is_hooked, leaf_of

@@ -124,7 +124,9 @@ class Follower:
         if isinstance(op, ops.Opaque):
             self.expose_all(node, op.what)
             return ()
-        if isinstance(op, ops.Embed | ops.Linear | ops.Recurrent) and not self.has_units(op.module):
+        if isinstance(op, ops.Embed | ops.Linear | ops.Recurrent | ops.Decode) and not self.has_units(
+            op.module
+        ):
             self.expose_all(node, f"{self.prefix + op.module} may mix its channels")
             return ()
         if isinstance(op, ops.Embed):
@@ -136,6 +138,8 @@ class Follower:
             return self.produced(name, node)
         if isinstance(op, ops.Recurrent):
             return self.recurrent(node, self.prefix + op.module)
+        if isinstance(op, ops.Decode):
+            return self.decode(node, op)
         if isinstance(op, ops.LastState) and self.has_units(module_of(node.inputs[0])):
             return self.states(self.prefix + module_of(node.inputs[0]), op.part == "c")
         return self.moved(node)
@@ -218,7 +222,12 @@ class Follower:
             self.read(node.inputs[0], matrix, name)
         if op.lengths:
             self.expose(self.trails[node.inputs[1]], "it says how long a sequence is")
-        for k, source in enumerate(node.inputs[len(node.inputs) - op.states :]):
+        self.start(name, node.inputs[len(node.inputs) - op.states :])
+        return self.produced(name, node)
+
+    def start(self, name: str, states: Iterable[Node]) -> None:
+        """The first states of a layer: its own ones, those of others, handed over, or something else."""
+        for k, source in enumerate(states):
             (own,) = self.states(name, cell=k == 1)
             for trail in self.trails[source]:
                 if is_same(trail, own):
@@ -227,7 +236,21 @@ class Follower:
                 self.found.handed.extend(hands)
                 if not hands:
                     self.expose([trail], f"it starts the state of {name}", proven=True)
-        return self.produced(name, node)
+
+    def decode(self, node: Node, op: ops.Decode) -> tuple[Trail, ...]:
+        """The layer reads the embedding, the head reads the layer, and all that the head says is weighed."""
+        name, head = self.prefix + op.module, self.prefix + op.head
+        columns = [
+            (m, self.prefix + op.embedding) for m in input_matrices(self.model.get_submodule(name), name)
+        ]
+        for matrix, read in (*columns, (joined(head, "weight"), name)):
+            (block,) = output_blocks(self.by_name, read)
+            self.found.reads.append(Read(matrix, 0, block.name, 0, block.width, keeps_zero=True))
+        self.start(name, node.inputs)
+        why = f"greedy_decode() answers with the largest of it ({node.line})"
+        self.found.exposed.setdefault(head, why + self.condition)
+        self.found.proven.setdefault(head, why)
+        return ()
 
     def handed_over(self, trail: Trail, own: Trail) -> list[HandOver]:
         """Blocks whose neurons start those of this layer one by one; none if they come in another way."""

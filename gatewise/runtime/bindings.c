@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "kernels/decode.h"
 #include "kernels/network.h"
 
 enum { SMALL_WORK = 200000 }; /* multiplications under which giving the GIL away costs more than it helps */
@@ -96,6 +97,11 @@ static void scratch_give(Network *self, float *scratch, size_t size) {
     self->spare_size = size;
 }
 
+/* Scratch has one block more than needed: a vector that crosses a cache line costs two reads. */
+static float *scratch_aligned(float *scratch) {
+    return scratch + (64 - (uintptr_t)scratch % 64) % 64 / sizeof(float);
+}
+
 static PyObject *bad_word(const gw_network *net, const gw_call *call, size_t at) {
     return PyErr_Format(PyExc_IndexError, "word id %lld at position %zu is outside 0..%d", (long long)call->ids[at], at,
                         (int)net->n_words - 1);
@@ -153,8 +159,7 @@ static PyObject *network_run(Network *self, PyObject *const *args, Py_ssize_t n_
         PyErr_NoMemory();
         goto done;
     }
-    /* One block more than needed: a vector that crosses a cache line costs two reads. */
-    float *const aligned = scratch + (64 - (uintptr_t)scratch % 64) % 64 / sizeof(float);
+    float *const aligned = scratch_aligned(scratch);
     size_t good;
     if (self->work * (int64_t)items < SMALL_WORK) {
         good = gw_network_run(net, &call, aligned);
@@ -170,6 +175,54 @@ done:
     memory_release(&state);
     memory_release(&y);
     memory_release(&lengths);
+    return answer;
+}
+
+PyDoc_STRVAR(decode_doc,
+             "decode(state, ids, batch, start, end, longest, threads)\n\n"
+             "Runs a decoder that reads its own answers; see kernels/decode.h. state as in run(); ids: int64 (B, longest),\n"
+             "written. Arrays are buffers or addresses; of the latter nothing is checked.");
+
+static PyObject *network_decode(Network *self, PyObject *const *args, Py_ssize_t n_args) {
+    const gw_network *net = self->net;
+    gw_decoding call;
+    Memory state = {.held = 0}, ids = {.held = 0};
+    PyObject *answer = NULL;
+    if (n_args != 7) return PyErr_Format(PyExc_TypeError, "decode() takes 7 arguments, got %zd", n_args);
+    if (!positive(args[2], "batch", &call.size) || !positive(args[5], "longest", &call.longest) ||
+        !positive(args[6], "threads", &call.threads))
+        return NULL;
+    const long start = PyLong_AsLong(args[3]), end = PyLong_AsLong(args[4]);
+    if (PyErr_Occurred()) return NULL;
+    if (net->final || net->softmax || net->n_directions != 1 || !net->has_head || net->head.rows != net->n_words)
+        return PyErr_Format(PyExc_TypeError, "decode() needs a network from words to one score for each of them");
+    if (start < 0 || start >= net->n_words || end < 0 || end >= net->n_words)
+        return PyErr_Format(PyExc_ValueError, "start %ld or end %ld is outside 0..%d", start, end, net->n_words - 1);
+    call.start = (int32_t)start, call.end = (int32_t)end;
+    call.state = memory_take(&state, args[0], "state", 'f', gw_network_state(net, call.size), 1);
+    if (!call.state) goto done;
+    call.ids = memory_take(&ids, args[1], "ids", 'q', (size_t)call.size * (size_t)call.longest, 1);
+    if (!call.ids) goto done;
+
+    const size_t size = gw_decode_scratch(net, &call) + GW_BLOCK;
+    float *scratch = scratch_take(self, size);
+    if (!scratch) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    float *const aligned = scratch_aligned(scratch);
+    if (self->work * call.size * call.longest < SMALL_WORK) {
+        gw_decode(net, &call, aligned);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        gw_decode(net, &call, aligned);
+        Py_END_ALLOW_THREADS
+    }
+    scratch_give(self, scratch, size);
+    answer = Py_NewRef(Py_None);
+done:
+    memory_release(&state);
+    memory_release(&ids);
     return answer;
 }
 
@@ -214,6 +267,7 @@ static PyObject *network_width(Network *self, void *unused) {
 /* The casts go through void (*)(void), which says that the differing signatures are meant. */
 static PyMethodDef network_methods[] = {
     {"run", (PyCFunction)(void (*)(void))network_run, METH_FASTCALL, run_doc},
+    {"decode", (PyCFunction)(void (*)(void))network_decode, METH_FASTCALL, decode_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -72,6 +72,8 @@ class Evaluation:
         if isinstance(op, ops.Recurrent):
             y, self.last[node] = recurrent(self.model.get_submodule(op.module), op, inputs)
             return y
+        if isinstance(op, ops.Decode):
+            return decoded(self.model, op, inputs)
         if isinstance(op, ops.LastState):
             return self.last[node.inputs[0]]["hc".index(op.part)]
         return computed(node, inputs, self.letters, np.float64)
@@ -130,6 +132,24 @@ def recurrent(
         y.append(out)
         last.append(state)
     return torch.cat(y, -1).numpy(), tuple(torch.stack(parts).numpy() for parts in zip(*last))
+
+
+def decoded(model: nn.Module, op: ops.Decode, state: list[Array]) -> Array:  # each (L, B, H) -> (B, longest)
+    """Step by step: the likeliest symbol is what the next step reads, until all sequences have ended."""
+    table = embedding(model.get_submodule(op.embedding))
+    rnn, head = model.get_submodule(op.module), model.get_submodule(op.head)
+    batch = state[0].shape[1]
+    answer, symbols = np.full((batch, op.longest), op.end, np.int64), np.full(batch, op.start)
+    ended = np.zeros(batch, bool)
+    for k in range(op.longest):
+        if ended.all():
+            break
+        x = table[symbols][:, None]
+        y, last = recurrent(rnn, ops.Recurrent(op.module, states=len(state)), [x, *state])
+        symbols = np.where(ended, op.end, linear(head, y[:, 0]).argmax(-1))
+        answer[:, k], state = symbols, list(last)
+        ended |= symbols == op.end
+    return answer
 
 
 def still_there(module: nn.Module, layer: int, direction: int) -> torch.Tensor:  # (H,)

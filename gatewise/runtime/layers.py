@@ -17,7 +17,7 @@ from gatewise.nn.lookup import bias_of, cell_of, is_compact, matrix_of, places_o
 from gatewise.program import operations as ops
 from gatewise.readers.graph import block_name
 from gatewise.runtime.evaluate import embedding
-from gatewise.runtime.narrow import Floats, Level, Narrower, Recurrence, Table, floats, integers
+from gatewise.runtime.narrow import Affine, Floats, Level, Narrower, Recurrence, Table, floats, integers
 from gatewise.runtime.stages import Lookup, make_network
 
 Array = NDArray[Any]
@@ -81,25 +81,46 @@ class Memory(NamedTuple):
 
 
 class RecurrentLayer:
-    """A stack of one or two directions by the C kernels; with `words`, an embedding, it reads ids."""
+    """A stack of one or two directions by the C kernels; with `words`, an embedding, it reads ids.
+
+    With a `head`, weight (O, D*H) and bias (O), the network answers with its scores.
+    """
 
     def __init__(
-        self, module: nn.Module, name: str, words: CompactEmbedding | None = None, fold: bool | None = None
+        self,
+        module: nn.Module,
+        name: str,
+        words: CompactEmbedding | Table | None = None,
+        fold: bool | None = None,
+        head: tuple[Floats, Floats] | None = None,
     ) -> None:
         stack = as_compact(module, name)
         narrower = Narrower(stack.input_size)
-        if words is not None:
+        if isinstance(words, CompactEmbedding):
             narrower.embedding(words)
+        elif words is not None:
+            narrower.links.append(words)
         narrower.recurrent(name, stack)
         levels = [link for link in narrower.links if isinstance(link, Level)]
         table = None if words is None else narrower.links[0]
         assert table is None or isinstance(table, Table)
-        self.name, self.hidden, self.reads = name, stack.hidden_size, np.int64 if words else np.float32
-        self.network = make_network(table, levels, None, stack.input_size, "", False, fold)
+        self.name, self.hidden, self.reads = (
+            name,
+            stack.hidden_size,
+            np.float32 if words is None else np.int64,
+        )
         self.directions: list[Recurrence] = [r for level in levels for r in level.directions]
         top = self.directions[-stack.num_directions :]
         self.places = np.concatenate([r.neurons + d * self.hidden for d, r in enumerate(top)])
         self.width = self.hidden * stack.num_directions
+        fold = worth_folding(table, levels[0]) if table is not None and fold is None else fold
+        scores = None if head is None else self.affine(*head)
+        self.network = make_network(table, levels, scores, stack.input_size, "", False, fold)
+
+    def affine(self, weight: Floats, bias: Floats) -> Affine:
+        """A head that reads the kept neurons of the top level."""
+        columns = weight[:, self.places]
+        return Affine("", np.arange(len(self.places)), columns, bias, np.arange(len(bias)), len(bias))
 
     def start(self, batch: int, first: list[Array]) -> Memory:  # first: each (L*D, B, H), or none: zeros
         """The first states in the kernels' layout; what is given for removed neurons counts as zero."""
@@ -138,6 +159,12 @@ class RecurrentLayer:
             value = own[0] * r.state_scale if part == "h" else own[1]
             states[place][:, r.neurons] = value
         return states
+
+
+def worth_folding(table: Table, level: Level) -> bool:
+    """Whether the table word -> input projection takes no more floats than vectors and input matrix do."""
+    (words, components), rows = table.weight.shape, sum(len(r.slots) for r in level.directions)
+    return bool(words * rows <= words * components + rows * components)
 
 
 def as_compact(module: nn.Module, name: str) -> CompactRecurrent:

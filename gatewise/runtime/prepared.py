@@ -13,6 +13,7 @@ from torch import nn
 from gatewise.compact import CompactEmbedding
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program, letters_in, mapped
+from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import parameter
 from gatewise.runtime.layers import Memory, RecurrentLayer, plain_layer
 from gatewise.runtime.rules import computed, kind_of
@@ -97,7 +98,7 @@ class Prepared:
             self.constants[node] = value.astype(kind_of(node), copy=True)
             return True
         fixed = all(source in self.constants for source in node.inputs) and not letters_in(node)
-        if not fixed or isinstance(node.op, ops.Recurrent | ops.LastState):
+        if not fixed or isinstance(node.op, ops.Recurrent | ops.LastState | ops.Decode):
             return False
         with np.errstate(all="ignore"):
             self.constants[node] = self.runner(node)([self.constants[s] for s in node.inputs], Call({}))
@@ -114,6 +115,9 @@ class Prepared:
             assert isinstance(source.op, ops.Recurrent)
             layer = self.layer(source)
             return lambda _, call: layer.last(call.after[source], op.part)
+        if isinstance(op, ops.Decode):
+            decoder = Decoder(self.model, op, self.fold_embedding)
+            return lambda inputs, call: decoder(inputs, call.threads)
         if (plain := plain_layer(op, self.model)) is not None:
             return lambda inputs, _: plain(inputs[0])
         return lambda inputs, call: computed(node, inputs, call.letters)

@@ -1,0 +1,19 @@
+/* A decoder that reads its own answers: a network of one direction from words to scores of all words, step by step. */
+#ifndef GW_DECODE_H
+#define GW_DECODE_H
+
+#include "network.h"
+
+/* One call. The network has a head with a row for every word, no softmax, and is not `final`. */
+typedef struct {
+    int32_t size;                /* B */
+    int32_t start, end, longest; /* the word that begins, the word that ends, steps at most */
+    float *state;                /* gw_network_state(B) floats, read and overwritten */
+    int64_t *ids;                /* (B, longest) answers; `end` from the first end on */
+    int32_t threads;             /* at most this many */
+} gw_decoding;
+
+size_t gw_decode_scratch(const gw_network *net, const gw_decoding *call); /* in floats */
+void gw_decode(const gw_network *net, const gw_decoding *call, float *scratch);
+
+#endif
