@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-QUALITIES = {"ppl": "perplexity", "bpc": "bits per character", "mse": "squared error"}
+QUALITIES = {
+    "ppl": "perplexity",
+    "bpc": "bits per character",
+    "mse": "squared error",
+    "word_error": "word error, %",
+    "phoneme_error": "phoneme error, %",
+    "word_error_unstressed": "word error without stress, %",
+    "phoneme_error_unstressed": "phoneme error without stress, %",
+}
 # Neurons and gates by epoch are the paper's one-pass counts; a gate map of what was cut can have a few less.
 COUNTED = {"neurons": "neurons, as the paper counts", "gates": "live gates, as the paper counts"}
 

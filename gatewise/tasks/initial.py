@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gatewise.tasks.models import TaskModel, stack_of
+from gatewise.tasks.models import TaskModel, stacks_of
 
 INITS = ("uniform", "glorot", "orthogonal")
 
@@ -30,8 +30,7 @@ def initialise(model: TaskModel, init: str, init_range: float = 0.1, forget_bias
             nn.init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, nn.Linear):
             _output(module, init, init_range)
-    rnn = stack_of(model)
-    for place in rnn.places():
+    for rnn, place in [(stack, place) for stack in stacks_of(model) for place in stack.places()]:
         weights = rnn.weights(*place, 1)
         for gate in rnn.cell.split(weights.w_ih):  # (H, I)
             _matrix(gate, init, init_range, gain=1.0, glorot=True)

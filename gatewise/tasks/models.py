@@ -4,6 +4,7 @@
     CharLM          ids (T, B) -> one-hot   -> recurrent layer -> scores of the next character (T, B, V)
     TextClassifier  ids (B, T) -> embedding -> recurrent layer -> last position -> scores of the classes (B, O)
     SeriesModel     numbers (B, T, I)       -> recurrent layer -> last position, or every one -> (B, O) or (B, T, O)
+    Pronouncer      ids (B, T) -> embedding -> encoder -> its last state starts a decoder -> phonemes (B, longest)
 
 Language models take the state of the window before and hand theirs back. Classifiers get texts padded on the left
 and a mask, so the last position is always the last word. `config()` is what a constructor needs to build the same
@@ -17,10 +18,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gatewise.nn import GRU, LSTM, Recurrent
+from gatewise.nn import GRU, LSTM, Recurrent, greedy_decode
 
 CELLS: dict[str, type[Recurrent]] = {"LSTM": LSTM, "GRU": GRU}
 State = Tensor | tuple[Tensor, ...]
@@ -38,9 +40,14 @@ def recurrent(cell: str, input_size: int, hidden: int, layers: int, **options: A
     return rnn
 
 
+def stacks_of(model: nn.Module) -> list[Recurrent]:
+    """The recurrent stacks of a task model, dense, with noise or compact."""
+    return [module for module in model.modules() if isinstance(module, Recurrent)]
+
+
 def stack_of(model: nn.Module) -> Recurrent:
-    """The one recurrent stack of a task model, dense, with noise or compact."""
-    (found,) = (module for module in model.modules() if isinstance(module, Recurrent))
+    """The one that there is."""
+    (found,) = stacks_of(model)
     return found
 
 
@@ -192,3 +199,82 @@ class SeriesModel(TaskModel):
             out = out[:, -1]
         answer: Tensor = self.fc(self.drop(out))
         return answer
+
+
+class Pronouncer(TaskModel):
+    """An encoder reads the letters of a word, a decoder that starts from its last state says phonemes.
+
+    A call answers: the decoder reads its own phonemes. `teach` gives scores of the next phoneme where those before
+    it are given, and alone has dropout. With a bidirectional encoder `bridge` makes the state of both directions one.
+    """
+
+    def __init__(
+        self,
+        letters: int,
+        phonemes: int,
+        start: int,
+        end: int,
+        longest: int,
+        embedding: int = 256,
+        hidden: int = 256,
+        layers: int = 1,
+        dropout: float = 0.0,
+        cell: str = "GRU",
+        gate_activation: str = "sigmoid",
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__(
+            letters=letters,
+            phonemes=phonemes,
+            start=start,
+            end=end,
+            longest=longest,
+            embedding=embedding,
+            hidden=hidden,
+            layers=layers,
+            dropout=dropout,
+            cell=cell,
+            gate_activation=gate_activation,
+            bidirectional=bidirectional,
+        )
+        self.start, self.end, self.longest = start, end, longest
+        stack: dict[str, Any] = {"batch_first": True, "gate_activation": gate_activation}
+        self.emb = nn.Embedding(letters, embedding)
+        self.encoder = recurrent(cell, embedding, hidden, layers, bidirectional=bidirectional, **stack)
+        parts = self.encoder.cell.n_states if bidirectional else 0
+        self.bridge = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(parts))
+        self.phoneme_emb = nn.Embedding(phonemes, embedding)
+        self.decoder = recurrent(cell, embedding, hidden, layers, **stack)
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(hidden, phonemes)
+
+    def forward(self, letters: Tensor, mask: Tensor | None = None) -> Tensor:  # (B, longest)
+        return greedy_decode(
+            self.phoneme_emb,
+            self.decoder,
+            self.fc,
+            self.read_word(self.emb(letters), mask),
+            start=self.start,
+            end=self.end,
+            longest=self.longest,
+        )
+
+    def teach(self, letters: Tensor, mask: Tensor | None, phonemes: Tensor) -> Tensor:  # (B, L, phonemes)
+        """Scores of every one of `phonemes` (B, L), with those before it given."""
+        state = self.read_word(self.drop(self.emb(letters)), mask)
+        before = torch.cat([torch.full_like(phonemes[:, :1], self.start), phonemes[:, :-1]], dim=1)
+        out, _ = self.decoder(self.drop(self.phoneme_emb(before)), state)
+        scores: Tensor = self.fc(self.drop(out))
+        return scores
+
+    def read_word(self, x: Tensor, mask: Tensor | None) -> State:
+        """The last state of the encoder, as the decoder takes it."""
+        state: State = (self.encoder(x) if mask is None else self.encoder(x, mask=mask))[1]
+        if not len(self.bridge):
+            return state
+        parts = (state,) if isinstance(state, Tensor) else state
+        mixed = tuple(
+            bridge(torch.cat([part[0::2], part[1::2]], dim=-1)).tanh()
+            for bridge, part in zip(self.bridge, parts)
+        )
+        return mixed if len(mixed) > 1 else mixed[0]

@@ -19,7 +19,7 @@ class RecipeError(ValueError):
 class Data:
     """Corpus and batches. Keys of other kinds of corpus than the one named are ignored, but for those of `--set`."""
 
-    task: Literal["word-ptb", "char-ptb", "imdb", "agnews", "words", "characters", "csv", "npz"]
+    task: Literal["word-ptb", "char-ptb", "imdb", "agnews", "g2p", "words", "characters", "csv", "npz"]
     batch: int
     steps: int = 35  # language models: window length; npz with `series`: window length
     chunk: int | None = None  # language models: independent chunks of so many symbols instead of windows
@@ -30,7 +30,7 @@ class Data:
     test_path: str | None = None
     vocabulary: Literal["authors", "train"] = "authors"  # classification: the authors' word list, or counted
     vocabulary_size: int | None = None  # words that have a row of their own
-    max_len: int | None = None  # classification: words of a text that are read
+    max_len: int | None = None  # classification: words of a text that are read; g2p: letters of a word
     valid_fraction: float | None = None
     lower: bool = False
     vectors: Literal["none", "word2vec", "glove"] = "none"  # start of the embedding
@@ -48,6 +48,7 @@ class Model:
     layers: int = 1
     dropout: float = 0.0
     cell: Literal["LSTM", "GRU"] = "LSTM"
+    bidirectional: bool = False  # g2p: the encoder
     gates: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"  # classification; language models have sigmoid
     init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
     init_range: float = 0.1  # of "uniform"
@@ -217,19 +218,24 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
 }
-OWN_DATA, PAPER_DATA = ("words", "characters", "csv", "npz"), ("word-ptb", "char-ptb", "imdb", "agnews")
+OWN_DATA, PAPER_DATA = (
+    ("words", "characters", "csv", "npz"),
+    ("word-ptb", "char-ptb", "imdb", "agnews", "g2p"),
+)
 # Who reads a key that not everyone reads: kinds of data, or the framework.
 READERS = {
     "word-ptb char-ptb words characters": "data.chunk data.remainder data.test_batch",
     "word-ptb char-ptb words characters npz": "data.steps",
     "imdb agnews": "data.vocabulary",
-    "imdb agnews csv": "data.max_len data.lower data.vectors data.lower_fallback",
+    "imdb agnews csv g2p": "data.max_len",
+    "imdb agnews csv": "data.lower data.vectors data.lower_fallback",
     "imdb agnews csv npz": "train.clip_probabilities",
     "imdb agnews csv words characters": "data.vocabulary_size",
     "imdb agnews csv words characters npz": "data.valid_fraction",
     "csv": "data.text_column data.label_column",
-    "word-ptb words imdb agnews csv": "model.embedding",
-    "word-ptb words imdb agnews csv npz": "model.dropout refit.dropout",
+    "word-ptb words imdb agnews csv g2p": "model.embedding",
+    "word-ptb words imdb agnews csv npz g2p": "model.dropout refit.dropout",
+    "g2p": "model.bidirectional",
     "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output sparsify.update",
     "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
     "sparsify.log_sigma sparsify.warm_up_epochs",
@@ -330,7 +336,7 @@ def _check(recipe: Recipe) -> None:
             )
         _check_schedule("refit", recipe.refit_train())
     if train.loss == "window-sum" and (
-        data.chunk is not None or data.task in ("imdb", "agnews", "csv", "npz")
+        data.chunk is not None or data.task in ("imdb", "agnews", "csv", "npz", "g2p")
     ):
         raise RecipeError("train.loss = 'window-sum' belongs to language models cut into windows.")
 

@@ -13,6 +13,7 @@ from gatewise.tasks import recipe
 from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.language import LanguageData, Vocabulary
+from gatewise.tasks.data.pronunciation import WordData
 from gatewise.tasks.schema import DEFAULTS, OWN_DATA, PAPER_DATA, READERS, Recipe, RecipeError, parse
 from gatewise.tasks.training.assembly import build_model, make_sparsifier
 from gatewise.tasks.training.schedule import learning_rates
@@ -32,6 +33,7 @@ OTHERS = [
     "ptb-word-small-dense",
     "ptb-word-small-prune-wgn-gru",
     "imdb-bayes-wgn-gru",
+    "g2p-original",
     *(
         f"{task}-bayes-{levels}-best"
         for task in ("imdb", "agnews", "ptb-char", "ptb-word-small")
@@ -41,13 +43,15 @@ OTHERS = [
 BASE = {"data": {"task": "word-ptb", "batch": 4}, "model": {"hidden": 3}, "train": {"epochs": 2, "lr": 1.0}}
 
 
-def corpus(row: Recipe) -> LanguageData | TextData:
+def corpus(row: Recipe) -> LanguageData | TextData | WordData:
     """As large a vocabulary as the real one, and hardly any text."""
     if row.data.task in ("word-ptb", "char-ptb"):
         words = row.data.task == "word-ptb"
         symbols = Vocabulary(tuple(map(str, range(10_000 if words else 50))))
         return LanguageData(*[torch.zeros(9, dtype=torch.long)] * 3, symbols, "word" if words else "char")
     rows = Examples(torch.zeros(2, 3, dtype=torch.long), torch.ones(2), torch.zeros(2, dtype=torch.long))
+    if row.data.task == "g2p":
+        return WordData(rows, rows, rows)
     classes = ("0", "1") if row.data.task == "imdb" else ("0", "1", "2", "3")
     return TextData(rows, rows, rows, tuple(map(str, range(20_000))), classes, {})
 
@@ -70,7 +74,7 @@ def test_recipe_builds_its_network(name: str) -> None:
     assert row.model.cell == "GRU" or name.endswith("dense") or total == expected
     method = {"o": "none", "d": "none", "b": "variational", "p": "group-lasso"}
     kind = name.replace("ptb-word-small-", "").replace("ptb-word-large-", "").replace("ptb-char-", "")
-    kind = kind.removeprefix("imdb-").removeprefix("agnews-")
+    kind = kind.removeprefix("imdb-").removeprefix("agnews-").removeprefix("g2p-")
     assert row.sparsify.method == method[kind[0]]
     levels = {"w": "W", "wn": "W+N", "wgn": "W+G+N"}.get(kind.split("-")[1]) if kind[0] not in "od" else None
     assert levels in (None, row.sparsify.levels)

@@ -38,6 +38,8 @@ def write_corpora(folder: Path) -> Path:
         (folder / "imdb" / f"{split}.csv.xz").write_bytes(lzma.compress(content))
         news = [[str(k % 4 + 1), text(1).strip(), text(1).strip()] for k in range(25)]
         (folder / "ag_news_csv" / f"{split}.csv").write_text(table(news))
+    (folder / "cmudict").mkdir()
+    (folder / "cmudict" / "cmudict.dict").write_text(dictionary(draw))
     (folder / "embeddings").mkdir()
     np.savez(
         folder / "embeddings" / "word2vec_googlenews_300d_subset.npz",
@@ -48,6 +50,17 @@ def write_corpora(folder: Path) -> Path:
     np.savez(folder / "classes.npz", x=x, y=np.arange(20) % 3)
     np.savez(folder / "series.npz", series=np.sin(np.arange(120) / 5))
     return folder
+
+
+def dictionary(draw: random.Random) -> str:
+    """Words of four sounds, written as they are spoken; every tenth has a second pronunciation."""
+    sounds = {"b": "B", "t": "T", "a": "AE1", "o": "AO0"}
+    lines = []
+    for k in range(300):
+        word = "".join(draw.choices("btao", k=draw.randint(1, 5)))
+        spoken = " ".join(sounds[letter] for letter in word)
+        lines += [f"{word} {spoken}"] + [f"{word}(2) {spoken} T # also"] * (k % 10 == 0)
+    return "\n".join(lines) + "\n"
 
 
 def table(rows: list[list[str]]) -> str:
@@ -68,6 +81,7 @@ def changes(task: str, folder: Path) -> tuple[str, list[str]]:
                                      "data.valid_fraction=0.2"]),
         "imdb": ("imdb", [*SIZES, *classes, "data.vocabulary=train", "model.embedding=300"]),
         "agnews": ("agnews", [*WORD_SIZES, *classes, "data.vocabulary=train", "data.vectors=none"]),
+        "g2p": ("g2p", [*WORD_SIZES, "data.batch=16"]),
         "csv": ("imdb", [*WORD_SIZES, *classes, *own, "data.vectors=none", f"data.path={folder / 'own.csv'}"]),
         "npz": ("imdb", [*SIZES, "data.batch=8", *own, "data.vectors=none", f"data.path={folder / 'classes.npz'}"]),
         "series": ("imdb", [*SIZES, "data.batch=4", "data.steps=9", "data.task=npz", "data.vectors=none",

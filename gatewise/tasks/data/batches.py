@@ -73,7 +73,9 @@ class Examples:
 
     inputs: Tensor  # (N, T) int64, or (N, T, I) float32
     lengths: Tensor  # (N,) int64, at least 1
-    targets: Tensor  # (N,) int64 classes; (N, O) or (N, T, O) float32 numbers
+    targets: (
+        Tensor  # (N,) int64 classes; (N, O) or (N, T, O) float32 numbers; (N, L) or (N, K, L) int64 phonemes
+    )
 
     def __len__(self) -> int:
         return len(self.inputs)

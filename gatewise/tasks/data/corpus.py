@@ -24,6 +24,7 @@ from gatewise.tasks.data.classification import (
 )
 from gatewise.tasks.data.encoding import KINDS, Corpus, Encoding, encoding_of
 from gatewise.tasks.data.language import LanguageData, Level, Vocabulary, char_ptb, text_file, word_ptb
+from gatewise.tasks.data.pronunciation import LETTERS, PHONEMES, WordData, cmudict
 from gatewise.tasks.data.series import SeriesData, npz_series
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.data.vectors import Coverage, find_vectors, pretrained_rows
@@ -38,6 +39,8 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None, encoding: Enco
         _check_encoding(recipe, encoding)
     if data.task in ("word-ptb", "char-ptb", "words", "characters"):
         return _language(recipe, data_dir, Vocabulary(encoding.symbols) if encoding else None)
+    if data.task == "g2p":
+        return cmudict(data_dir, encoding.max_len if encoding else data.max_len)
     if data.task == "npz":
         scaling = encoding.scaling if encoding else None
         classes = [int(name) for name in encoding.classes] if encoding else []
@@ -55,7 +58,7 @@ def _check_encoding(recipe: Recipe, encoding: Encoding) -> None:
             f"data.task = {data.task!r} does not fit the data of the model: it reads {encoding.kind}, not {kind}. "
             "Name a recipe of its kind: --task."
         )
-    for key in ("max_len", "lower") if kind == "texts" else ():
+    for key in {"texts": ("max_len", "lower"), "spellings": ("max_len",)}.get(kind, ()):
         asked, kept = getattr(data, key), getattr(encoding, key)
         if asked not in (None, kept):
             raise RecipeError(f"data.{key} = {asked}, but the model was trained with {kept}. Set that.")
@@ -135,6 +138,8 @@ def describe(corpus: Corpus) -> str:
         left_out = sum(corpus.skipped.values())
         sizes += f" texts ({left_out:,} left out)" if left_out else " texts"
         return f"{sizes}, {corpus.embedding_rows:,} rows of words, {len(corpus.classes)} classes"
+    if isinstance(corpus, WordData):
+        return f"{sizes} pronunciations and words, {len(LETTERS)} letters, {len(PHONEMES)} phonemes"
     return f"{sizes} sequences of {corpus.n_inputs} numbers, {corpus.kind}"
 
 

@@ -3,6 +3,8 @@
     words, characters  symbol k has id k; words are split at white space, a line feed is <eos>
     texts              symbol k has id k; a text is <start>, its listed words, </s>: the first max_len of these.
                        `rare` words read as <unk>, others leave no trace; so </s> does, where it is not a symbol
+    spellings          symbol k has id k; a word is its letters and </s>. The answer is a row of ids of classes, the
+                       phonemes, up to the first </s>
     numbers            inputs are (x - mean) / scale; with next_step, outputs are y * scale + mean
 
     classes            output k scores class k; a single output is above 0 for the second of two classes
@@ -18,7 +20,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,7 @@ from gatewise.export.pair import CONFIG, parsed
 from gatewise.export.schema import Early, flag, listed, number, one_of, record, text, whole
 from gatewise.tasks.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.tasks.data.language import LanguageData, Vocabulary, unix_lines, words_of
+from gatewise.tasks.data.pronunciation import LETTERS, PHONEMES, WordData, pronounced, spelled
 from gatewise.tasks.data.series import SeriesData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import RunError, model_folder, plain, write_whole
@@ -41,16 +44,18 @@ KINDS = {
     "char-ptb": "characters",
     "characters": "characters",
     "npz": "numbers",
+    "g2p": "spellings",
 }
 Array = npt.NDArray[Any]
-Corpus = LanguageData | TextData | SeriesData
+Corpus = LanguageData | TextData | SeriesData | WordData
+Kind = Literal["words", "characters", "texts", "numbers", "spellings"]
 
 
 @dataclass(frozen=True)
 class Encoding:
     """`encode` makes the input of one sequence, `decode` says what the output for it means."""
 
-    kind: Literal["words", "characters", "texts", "numbers"]
+    kind: Kind
     symbols: tuple[str, ...] = ()
     rare: tuple[str, ...] = ()
     max_len: int = 0
@@ -82,6 +87,8 @@ class Encoding:
             return Vocabulary(self.symbols).encode(words_of(value)).numpy()
         if self.kind == "characters":
             return Vocabulary(self.symbols).encode(unix_lines(value)).numpy()
+        if self.kind == "spellings":
+            return np.array(spelled(value, self.max_len), np.int64)
         row = text_row(value, self._ids, TextRules(max_len=self.max_len, lower=self.lower))
         if not row:
             raise DataError(f"{value[:40]!r}: has none of the {len(self.words) - 1:,} words the model knows.")
@@ -100,13 +107,18 @@ class Encoding:
         return scaled
 
     def decode(self, output: Array) -> str | Array:
-        """Of the output (O,) of one step: the class, the likeliest next symbol, or numbers in their own units."""
+        """Of the output (O,) of one step: the class, the likeliest next symbol, or numbers in their own units.
+
+        Of a word: its phonemes, with blanks between them.
+        """
         output = np.asarray(output)
         if output.ndim != 1:
             raise DataError(
                 f"an output of shape {output.shape} is not that of one step of one sequence, (O,). Decode one after "
                 "the other: [decode(scores) for scores in batch]."
             )
+        if self.kind == "spellings":
+            return pronounced(output.tolist())
         names = self.classes if self.kind in ("texts", "numbers") else self.symbols
         if names:
             return names[int(output[0] > 0) if len(output) == 1 else int(output.argmax())]
@@ -127,6 +139,8 @@ def encoding_of(corpus: Corpus) -> Encoding:
         own = corpus.rules.vocab_size - FIRST_WORD  # words with an id of their own
         symbols, rare = (*SPECIAL, *corpus.listed[:own]), corpus.listed[own:]
         return Encoding("texts", symbols, rare, corpus.rules.max_len, corpus.rules.lower, corpus.classes)
+    if isinstance(corpus, WordData):
+        return Encoding("spellings", LETTERS, max_len=corpus.max_len, classes=PHONEMES)
     return Encoding(
         "numbers",
         classes=tuple(map(str, corpus.classes)),
@@ -219,7 +233,7 @@ def load_encoding(folder: str | Path) -> Encoding | None:
 
 WORDS, NUMBERS = listed(text), listed(number())
 ENCODED = record(
-    kind=one_of("words", "characters", "texts", "numbers"),
+    kind=one_of(*get_args(Kind)),
     **dict.fromkeys(("symbols", "rare", "classes"), Early(WORDS, None)),
     **dict.fromkeys(("mean", "scale"), Early(NUMBERS, None)),
     **dict.fromkeys(("lower", "next_step"), Early(flag, None)),

@@ -179,6 +179,13 @@ PUBLISHED: dict[str, Published] = {
     "agnews.words": _word_list(
         "AGNews", "agnews_words.txt", "f03f844041ab03f7ea27e15020a180a5aa367121242fcfebf6742da61e7b5fa0"
     ),
+    "cmudict": _in_folder(
+        "cmudict",
+        "cmudict.dict",
+        "sha256:81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22",
+        "https://raw.githubusercontent.com/cmusphinx/cmudict/master/cmudict.dict",
+        16 * MB,
+    ),
     "word2vec.gz": _in_folder(
         "embeddings",
         "GoogleNews-vectors-negative300.bin.gz",

@@ -226,5 +226,8 @@ def shared_quality(runs: Sequence[Record]) -> str | None:
     """The quality on test data that all of several runs have."""
     if len(runs) < 2 or any("counts" not in run.result for run in runs):
         return None
-    keys = [set(run.result.get("quality") or {}) for run in runs]
-    return next((key for key in sorted(set.intersection(*keys)) if key.startswith("test_")), None)
+    found = [run.result.get("quality") or {} for run in runs]
+    shared = (
+        key for key in found[0] if all(key in other for other in found)
+    )  # the first is what runs are chosen by
+    return next((key for key in shared if key.startswith("test_")), None)

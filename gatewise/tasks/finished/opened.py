@@ -19,6 +19,7 @@ from gatewise.tasks.data.classification import FIRST_WORD, TextData
 from gatewise.tasks.data.corpus import load_data
 from gatewise.tasks.data.encoding import SPECIAL, Corpus, Encoding, load_encoding
 from gatewise.tasks.data.language import LanguageData
+from gatewise.tasks.data.pronunciation import LETTERS, PHONEMES, WordData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import METRICS, RECIPE, RESULT, RunError, model_folder, read_json
 from gatewise.tasks.schema import Recipe
@@ -106,7 +107,7 @@ def symbols_of(corpus: Corpus) -> list[str] | None:
         return list(corpus.vocabulary.symbols)
     if isinstance(corpus, TextData):
         return [*SPECIAL[:FIRST_WORD], *corpus.words]
-    return None
+    return list(LETTERS) if isinstance(corpus, WordData) else None
 
 
 def outputs_of(corpus: Corpus) -> list[str] | None:
@@ -115,7 +116,7 @@ def outputs_of(corpus: Corpus) -> list[str] | None:
         return list(corpus.vocabulary.symbols)
     if isinstance(corpus, TextData):
         return [corpus.classes[1]] if len(corpus.classes) == 2 else list(corpus.classes)
-    return None
+    return list(PHONEMES) if isinstance(corpus, WordData) else None
 
 
 Arguments = tuple[Tensor, ...]  # of one call of the model

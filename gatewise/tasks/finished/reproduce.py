@@ -18,7 +18,9 @@ from gatewise.tasks import recipe as recipes
 from gatewise.tasks import recorded
 from gatewise.tasks.files import RESULT, RunError
 
-QUALITY = ("valid_ppl", "test_ppl", "valid_bpc", "test_bpc", "valid_accuracy", "test_accuracy")
+QUALITY = tuple(
+    f"{split}_{name}" for name in ("ppl", "bpc", "accuracy", "word_error") for split in ("valid", "test")
+)
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,11 @@ def evaluate_saved(
         splits, found["note"] = ("test",), "; ".join(filter(None, (corpus.note, NO_VALID)))
     for split in splits:
         try:
-            found[f"{split}_{objective.quality}"] = Evaluator(
-                model, objective, getattr(feeds, split), place, graph=False
-            )()
+            judged = Evaluator(model, objective, getattr(feeds, split), place, graph=False)()
         except (IndexError, RuntimeError, ValueError) as error:
             raise RecipeError(
                 f"{path}: the model does not fit the data of {recipe.name} ({str(error).splitlines()[0]}). Name the "
                 "recipe it was trained with: --task."
             ) from error
+        found |= {f"{split}_{name}": value for name, value in judged.items()}
     return found, report

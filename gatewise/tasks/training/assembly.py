@@ -16,14 +16,24 @@ from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.cuts import Chunks, Windows
 from gatewise.tasks.data.encoding import Corpus
 from gatewise.tasks.data.language import LanguageData
+from gatewise.tasks.data.pronunciation import END, LETTERS, MAX_PHONEMES, PAD, PHONEMES, START, WordData
+from gatewise.tasks.data.series import SeriesData
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.initial import initialise
-from gatewise.tasks.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM
-from gatewise.tasks.schema import Recipe, RecipeError, Train
+from gatewise.tasks.models import CharLM, Pronouncer, SeriesModel, TaskModel, TextClassifier, WordLM
+from gatewise.tasks.schema import Model, Recipe, RecipeError, Train
 from gatewise.tasks.training.evaluation import Evaluator
-from gatewise.tasks.training.feeds import ChunkFeed, ExampleFeed, Feed, WindowFeed, evaluation_windows
+from gatewise.tasks.training.feeds import (
+    ChunkFeed,
+    ExampleFeed,
+    Feed,
+    WindowFeed,
+    WordFeed,
+    evaluation_windows,
+)
 from gatewise.tasks.training.graph import Replayed
 from gatewise.tasks.training.objectives import Objective
+from gatewise.tasks.training.pronouncing import Pronouncing
 from gatewise.tasks.training.ranks import Ranks, Share
 from gatewise.tasks.training.step import Sparsifier, TrainStep
 
@@ -97,8 +107,10 @@ def assembled(
         window_sum=train.loss == "window-sum",
         device=device,
     )
+    # A decoder asks the device whether all words have ended: that cannot be captured.
+    fixed = graph and not isinstance(objective, Pronouncing)
     evaluators = {
-        split: Evaluator(model, objective, feed, device, graph)
+        split: Evaluator(model, objective, feed, device, fixed)
         for split, feed in (("valid", feeds.valid), ("test", feeds.test))
     }
     return Assembly(model, sparsifier, objective, feeds, step, Replayed(step, device, graph), evaluators)
@@ -134,6 +146,8 @@ def shrunk(recipe: Recipe, before: Assembly, device: torch.device, graph: bool) 
 def objective_of(recipe: Recipe, corpus: Corpus) -> Objective:
     if isinstance(corpus, LanguageData):
         return Objective("words" if corpus.level == "word" else "characters")
+    if isinstance(corpus, WordData):
+        return Pronouncing()
     if isinstance(corpus, TextData) or corpus.kind == "classification":
         return Objective("classes", recipe.train.clip_probabilities)
     return Objective("numbers")
@@ -144,9 +158,14 @@ def make_feeds(recipe: Recipe, corpus: Corpus, device: torch.device) -> Feeds:
     data, corpus = recipe.data, corpus.to(device)
     symbols, rows = EVALUATION_SYMBOLS[device.type], EVALUATION_ROWS[device.type]
     if not isinstance(corpus, LanguageData):
-        valid, test = (ExampleFeed(part, rows) for part in (corpus.valid, corpus.test))
-        train = ExampleFeed(corpus.train, data.batch)
-        return Feeds(train, valid, test, len(corpus.train))
+        feed = WordFeed if isinstance(corpus, WordData) else ExampleFeed
+        valid, test = (feed(part, rows) for part in (corpus.valid, corpus.test))
+        train = feed(corpus.train, data.batch)
+        # Of a word every phoneme is an object, as every symbol of a text is.
+        n_train = (
+            int((corpus.train.targets != PAD).sum()) if isinstance(corpus, WordData) else len(corpus.train)
+        )
+        return Feeds(train, valid, test, n_train)
     if data.chunk is not None:
         at_once = max(1, symbols // data.chunk)
         with naming("train"):
@@ -179,37 +198,39 @@ def naming(split: str) -> Iterator[None]:
 def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:
     """The network of the recipe with input and output sizes of the data, starting values drawn."""
     m = recipe.model
-    stack: dict[str, Any] = {"hidden": m.hidden, "layers": m.layers, "cell": m.cell}
-    model: TaskModel
-    if isinstance(corpus, LanguageData):
-        if m.gates != "sigmoid":
-            raise RecipeError("model.gates: the language models have sigmoid gates.")
-        if corpus.level == "word":
-            model = WordLM(len(corpus.vocabulary), m.embedding, dropout=m.dropout, **stack)
-        else:
-            model = CharLM(len(corpus.vocabulary), **stack)
-    elif isinstance(corpus, TextData):
-        outputs = 1 if len(corpus.classes) == 2 else len(corpus.classes)
-        model = TextClassifier(
-            corpus.embedding_rows,
-            outputs,
-            m.embedding,
-            dropout=m.dropout,
-            gate_activation=m.gates,
-            **stack,
-        )
-    else:
-        binary = corpus.kind == "classification" and corpus.n_outputs == 2
-        model = SeriesModel(
-            corpus.n_inputs,
-            1 if binary else corpus.n_outputs,
-            corpus.every_step,
-            dropout=m.dropout,
-            gate_activation=m.gates,
-            **stack,
-        )
+    model = language_model(m, corpus) if isinstance(corpus, LanguageData) else sequence_model(m, corpus)
     initialise(model, m.init, m.init_range, m.forget_bias)
     return model
+
+
+def language_model(m: Model, corpus: LanguageData) -> TaskModel:
+    stack: dict[str, Any] = {"hidden": m.hidden, "layers": m.layers, "cell": m.cell}
+    if m.gates != "sigmoid":
+        raise RecipeError("model.gates: the language models have sigmoid gates.")
+    if corpus.level == "word":
+        return WordLM(len(corpus.vocabulary), m.embedding, dropout=m.dropout, **stack)
+    return CharLM(len(corpus.vocabulary), **stack)
+
+
+def sequence_model(m: Model, corpus: TextData | SeriesData | WordData) -> TaskModel:
+    stack: dict[str, Any] = {"hidden": m.hidden, "layers": m.layers, "cell": m.cell}
+    stack |= {"dropout": m.dropout, "gate_activation": m.gates}
+    if isinstance(corpus, WordData):
+        return Pronouncer(
+            len(LETTERS),
+            len(PHONEMES),
+            START,
+            END,
+            MAX_PHONEMES,
+            m.embedding,
+            bidirectional=m.bidirectional,
+            **stack,
+        )
+    if isinstance(corpus, TextData):
+        outputs = 1 if len(corpus.classes) == 2 else len(corpus.classes)
+        return TextClassifier(corpus.embedding_rows, outputs, m.embedding, **stack)
+    binary = corpus.kind == "classification" and corpus.n_outputs == 2
+    return SeriesModel(corpus.n_inputs, 1 if binary else corpus.n_outputs, corpus.every_step, **stack)
 
 
 def make_budget(recipe: Recipe, sparsifier: Sparsifier | None, updates_per_epoch: int) -> Budget | None:

@@ -20,8 +20,6 @@ from gatewise.tasks.training.recurrence_share import recurrence_share
 if TYPE_CHECKING:
     from gatewise.tasks.training.trainer import Run
 
-SAME = 3e-3  # relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity
-
 
 @dataclass(frozen=True)
 class Ending:
@@ -37,9 +35,9 @@ def conclude(run: Run) -> Ending:
     share = recurrence_share(run.model, run.feed, run.step, run.update, run.device)
     compact = compress(copy.deepcopy(run.model).eval())
     trained = quality[f"test_{run.quality}"]
-    cut = Evaluator(compact, run.objective, run.test_feed, run.device, graph=False)()
+    cut = Evaluator(compact, run.objective, run.test_feed, run.device, graph=False)()[run.quality]
     quality[f"compact_test_{run.quality}"] = cut
-    if abs(trained - cut) > SAME * abs(trained):
+    if abs(trained - cut) > run.objective.same * abs(trained):
         warnings.warn(
             f"{run.recipe.name}: test {run.quality} is {trained:.4g} before compress() and {cut:.4g} after it; they "
             "should agree to rounding. The run is saved; please report this.",

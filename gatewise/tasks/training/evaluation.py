@@ -20,12 +20,12 @@ from gatewise.tasks.training.step import CarriedState
 
 
 class EvaluationStep:
-    """One batch of a split, added to the sums of loss, hits and weight."""
+    """One batch of a split, added to the sums of the objective."""
 
     def __init__(self, model: nn.Module, objective: Objective, feed: Feed, device: torch.device) -> None:
         self.model, self.objective, self.feed = model, objective, feed
         self.k = torch.zeros(1, dtype=torch.int64, device=device)
-        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(objective.n_sums, dtype=torch.float64, device=device)
         self.state = CarriedState(model, feed.batch_size, device) if feed.carries_state else None
 
     def begin(self) -> None:
@@ -42,13 +42,12 @@ class EvaluationStep:
         )
         if self.state is not None:
             self.state.keep(after)
-        sums = self.objective.sums(output, batch)
-        self.sums += torch.stack([sums.loss, sums.hits, sums.weight])
+        self.sums += self.objective.sums(output, batch)
         self.k += 1
 
 
 class Evaluator:
-    """Call it for the quality on a split; the model's mode is left as it was."""
+    """Call it for the qualities on a split; the model's mode is left as it was."""
 
     def __init__(
         self, model: nn.Module, objective: Objective, feed: Feed, device: torch.device, graph: bool = True
@@ -57,13 +56,13 @@ class Evaluator:
         self.step = EvaluationStep(model, objective, feed, device)
         self.run = Replayed(self.step, device, graph)
 
-    def __call__(self) -> float:
+    def __call__(self) -> dict[str, float]:
         with evaluating(self.model):
             self.step.begin()
             for _ in range(self.step.feed.n_batches):
                 self.run()
-            loss, hits, weight = self.step.sums.tolist()  # the only wait for the device
-        return self.objective.judge(loss, hits, weight)
+            sums = self.step.sums.tolist()  # the only wait for the device
+        return self.objective.judge(*sums)
 
 
 def live_counts(model: nn.Module, graph: ReaderGraph) -> Counts:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gatewise.tasks.data.batches import EpochPlan, Examples
 from gatewise.tasks.data.cuts import Chunks, Remainder, Windows
+from gatewise.tasks.data.pronunciation import PAD
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Fed:
     """One batch. `weight` has the shape of the losses: one per target of a language model, else per sequence."""
 
     inputs: Tensor  # (T, B) ids; (B, T) ids; (B, T, I) numbers
-    targets: Tensor  # (T, B); (B,) classes; (B, O) or (B, T, O) numbers
-    weight: Tensor  # (T, B); (B,); (B, T)
+    targets: Tensor  # (T, B); (B,) classes; (B, O) or (B, T, O) numbers; (B, L) or (B, K, L) phonemes
+    weight: Tensor  # (T, B); (B,); (B, T); (B, L)
     mask: Tensor | None = None  # (B, T) bool, True on real steps
     whole: Tensor | None = None  # sum of the weights on all ranks, where several share the batch
 
@@ -110,6 +111,17 @@ class ExampleFeed(PlannedFeed):
         weight = batch.weight
         if batch.targets.dim() == 3:  # something to predict at every real step
             weight = weight[:, None] * batch.mask
+        return Fed(batch.inputs, batch.targets, weight, batch.mask)
+
+
+class WordFeed(ExampleFeed):
+    """Words with a pronunciation each, one weight per phoneme; or with all that they have, one weight per word."""
+
+    def fetch(self, k: Tensor) -> Fed:
+        batch = self.examples.batch(*self.row(k))
+        weight = batch.weight
+        if batch.targets.dim() == 2:
+            weight = weight[:, None] * (batch.targets != PAD)
         return Fed(batch.inputs, batch.targets, weight, batch.mask)
 
 

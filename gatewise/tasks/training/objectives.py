@@ -5,6 +5,8 @@
     classes     cross-entropy in nats            accuracy = 100 * hits / n   higher
     numbers     squared error, mean over outputs mse                         lower
 
+    phonemes    cross-entropy in nats            word_error, see pronouncing  lower
+
 Two classes may share one score s: P(class 1) = sigmoid(s). With clip_probabilities = p the probability of the target
 is held in [p, 1 - p] before the logarithm, as in the authors' classification code; outside there is no gradient.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,40 +24,44 @@ from torch import Tensor, nn
 from gatewise.tasks.models import State
 from gatewise.tasks.training.feeds import Fed
 
-Kind = Literal["words", "characters", "classes", "numbers"]
-QUALITY = {"words": "ppl", "characters": "bpc", "classes": "accuracy", "numbers": "mse"}
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Weighted sums over one batch; tensors, so that nothing waits for the device."""
-
-    loss: Tensor  # float64
-    hits: Tensor
-    weight: Tensor
+Kind = Literal["words", "characters", "classes", "numbers", "phonemes"]
+QUALITY = {
+    "words": "ppl",
+    "characters": "bpc",
+    "classes": "accuracy",
+    "numbers": "mse",
+    "phonemes": "word_error",
+}
 
 
 @dataclass(frozen=True)
 class Objective:
     kind: Kind
     clip_probabilities: float = 0.0
+    n_sums: ClassVar[int] = 3  # loss, hits, weight
+    # Relative: TF32 may turn a few answers of a classifier, or the third digit of a perplexity.
+    same: ClassVar[float] = 3e-3
 
     @property
     def quality(self) -> str:
+        """By which epochs and runs are chosen."""
         return QUALITY[self.kind]
 
     @property
     def higher_is_better(self) -> bool:
         return self.kind == "classes"
 
-    def judge(self, loss: float, hits: float, weight: float) -> float:
-        """The quality from sums over a whole split."""
+    def judge(self, *sums: float) -> dict[str, float]:
+        """All qualities by name, from sums over a whole split."""
+        loss, hits, weight = sums
         mean = loss / weight
         if self.kind == "words":
-            return math.exp(mean) if mean < 700 else math.inf
-        if self.kind == "characters":
-            return mean / math.log(2)
-        return 100 * hits / weight if self.kind == "classes" else mean
+            mean = math.exp(mean) if mean < 700 else math.inf
+        elif self.kind == "characters":
+            mean = mean / math.log(2)
+        elif self.kind == "classes":
+            mean = 100 * hits / weight
+        return {self.quality: mean}
 
     def run(self, model: nn.Module, batch: Fed, state: State | None) -> tuple[Tensor, State | None]:
         """Output and last state of a task model; those without a mask are language models."""
@@ -79,17 +85,13 @@ class Objective:
         p = self.clip_probabilities
         return -(log_p.clamp(math.log(p), math.log1p(-p)) if p else log_p)
 
-    def sums(self, output: Tensor, batch: Fed) -> Sums:
-        """What a split adds up, without gradients."""
+    def sums(self, output: Tensor, batch: Fed) -> Tensor:  # (n_sums,) float64
+        """What a split adds up, without gradients; a tensor, so that nothing waits for the device."""
         losses, weight = self.losses(output, batch.targets), batch.weight
         hits = torch.zeros_like(losses)
         if self.kind == "classes":
             answer = output[:, 0] > 0 if output.shape[-1] == 1 else output.argmax(-1)
             hits = (answer == batch.targets).to(losses.dtype)
         # float64: a sum over a whole split loses digits in float32.
-        return Sums(
-            *(
-                (weight * values).sum(dtype=torch.float64)
-                for values in (losses, hits, torch.ones_like(losses))
-            )
-        )
+        added = (losses, hits, torch.ones_like(losses))
+        return torch.stack([(weight * values).sum(dtype=torch.float64) for values in added])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gatewise.nn import Recurrent
 from gatewise.nn.recurrence import Weights
-from gatewise.tasks.models import stack_of
+from gatewise.tasks.models import stacks_of
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.graph import WARM_UP, Replayed
 
@@ -70,12 +70,14 @@ def timed(call: Callable[[], None], device: torch.device, repeats: int) -> float
 def recurrence_share(
     model: nn.Module, feed: Feed, step: Any, update: Replayed, device: torch.device
 ) -> float | None:
-    """The fraction, or None on a CPU, where a profiler tells more. The model is left as it was found."""
-    if device.type != "cuda" or update.graph is None:
+    """The fraction, or None on a CPU, where a profiler tells more, and of several stacks. The model is left as it was
+    found."""
+    stacks = stacks_of(model)
+    if device.type != "cuda" or update.graph is None or len(stacks) > 1:
         return None
     was = model.training
     model.train()
-    alone = Replayed(StackAlone(stack_of(model), feed, device), device)
+    alone = Replayed(StackAlone(stacks[0], feed, device), device)
     for _ in range(WARM_UP + 1):
         alone()
     recurrence = timed(alone, device, REPEATS)

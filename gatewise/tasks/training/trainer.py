@@ -222,7 +222,10 @@ class Run:
         return p.epoch - 1
 
     def qualities(self) -> dict[str, float]:
-        return {f"{split}_{self.quality}": evaluate() for split, evaluate in self.evaluators.items()}
+        return {key: value for split in self.evaluators for key, value in self.judged(split).items()}
+
+    def judged(self, split: str) -> dict[str, float]:
+        return {f"{split}_{name}": value for name, value in self.evaluators[split]().items()}
 
     def introduce(self, progress: Progress, resumed: bool) -> None:
         where = f"{self.device}" if self.ranks.size == 1 else f"{self.ranks.size} ranks, {self.device.type}"
@@ -295,15 +298,14 @@ class Run:
         }
         last = p.epoch == self.part.last
         if p.epoch % t.evaluate_every == 0 or last:
-            value = self.ranks.from_first(self.evaluators["valid"])
-            line[f"valid_{self.quality}"] = value
-            self.note_best(value)
+            line |= self.ranks.from_first(lambda: self.judged("valid"))
+            self.note_best(line[f"valid_{self.quality}"])
         last = last or p.done  # patience may end the run here
         counted = p.epoch % t.count_every == 0 or p.epoch == self.part.first or last
         if counted and self.ranks.is_first:
             line |= short_counts(live_counts(self.model, self.readers))
         if t.test_every and (p.epoch % t.test_every == 0 or last) and self.ranks.is_first:
-            line[f"test_{self.quality}"] = self.evaluators["test"]()
+            line |= self.judged("test")
         cut = self.shrink(last)
         spent = time.perf_counter() - start
         p.seconds += spent

@@ -81,11 +81,11 @@ def test_longer_evaluation_windows_give_the_same_quality(remainder: str) -> None
 
 
 def test_perplexity_bits_accuracy_and_error() -> None:
-    assert Objective("words").judge(2 * math.log(7), 0, 2) == pytest.approx(7)
-    assert Objective("words").judge(1e9, 0, 1) == math.inf
-    assert Objective("characters").judge(3 * math.log(2), 0, 2) == pytest.approx(1.5)
-    assert Objective("classes").judge(9, 3, 4) == 75
-    assert Objective("numbers").judge(6, 0, 4) == 1.5
+    assert Objective("words").judge(2 * math.log(7), 0, 2) == {"ppl": pytest.approx(7)}
+    assert Objective("words").judge(1e9, 0, 1) == {"ppl": math.inf}
+    assert Objective("characters").judge(3 * math.log(2), 0, 2) == {"bpc": pytest.approx(1.5)}
+    assert Objective("classes").judge(9, 3, 4) == {"accuracy": 75}
+    assert Objective("numbers").judge(6, 0, 4) == {"mse": 1.5}
 
 
 def test_one_score_serves_two_classes() -> None:

@@ -271,7 +271,7 @@ def test_a_line_tells_means_and_the_last_rate(folder: Path, tmp_path: Path) -> N
     """Of weights that stay: the loss of a symbol, the penalty of an update, the rate that n updates left."""
     row = tiny("words", folder, *METHODS["lasso"], "sparsify.threshold=0", *LINEAR, *STILL)
     run = trainer.Run(row, options(tmp_path, folder))
-    perplexity = Evaluator(run.model, run.objective, run.feed, run.device)()
+    perplexity = Evaluator(run.model, run.objective, run.feed, run.device)()["ppl"]
     assert run.sparsifier is not None
     penalty = run.sparsifier.penalty().item()
     run.to_the_end()

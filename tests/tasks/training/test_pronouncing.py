@@ -1,0 +1,87 @@
+"""How networks that pronounce words are judged: against the textbook's table, and by hand."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from gatewise.tasks.data.pronunciation import END, PAD, PHONEMES
+from gatewise.tasks.models import Pronouncer
+from gatewise.tasks.training.feeds import Fed
+from gatewise.tasks.training.pronouncing import Pronouncing, edit_distances, nearest
+
+
+def distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """The recursion as it stands in textbooks."""
+
+    @functools.cache
+    def d(i: int, j: int) -> int:
+        if i == 0 or j == 0:
+            return i + j
+        return min(d(i - 1, j) + 1, d(i, j - 1) + 1, d(i - 1, j - 1) + (a[i - 1] != b[j - 1]))
+
+    return d(len(a), len(b))
+
+
+def before_end(row: list[int]) -> tuple[int, ...]:
+    return tuple(row[: row.index(END)] if END in row else row)
+
+
+def test_edit_distances_are_those_of_the_table() -> None:
+    """Answers may lack an end or have none but ends; references have one, then padding."""
+    draw = torch.Generator().manual_seed(0)
+    answers = torch.randint(4, 7, (60, 6), generator=draw)
+    references = torch.full((60, 2, 6), PAD)
+    for n in range(60):
+        answers[n, n % 7 :] = END
+        for k in range(2):
+            length = int(torch.randint(1, 6, (), generator=draw))
+            references[n, k, :length] = torch.randint(4, 7, (length,), generator=draw)
+            references[n, k, length] = END
+    found = edit_distances(answers, references)
+    for n in range(60):
+        a = before_end(answers[n].tolist())
+        assert found[n].tolist() == [distance(a, before_end(r)) for r in references[n].tolist()]
+
+
+def ids(text: str, length: int = 4) -> list[int]:
+    row = [PHONEMES.index(name) for name in text.split()] + [END]
+    return row + [PAD] * (length - len(row))
+
+
+def test_the_nearest_pronunciation_counts() -> None:
+    """One of padding is none, though an empty answer would be near to it."""
+    references = torch.tensor(
+        [[ids("B AE1 T"), ids("B"), ids("B AE1 T")], [ids("T T"), [PAD] * 4, [PAD] * 4]]
+    )
+    answers = torch.tensor([[*ids("B AE1")[:3], END], [END] * 4])
+    edits, lengths = nearest(answers, references)
+    assert edits.tolist() == [1, 2]
+    assert lengths.tolist() == [3, 2]
+
+
+def test_word_and_phoneme_errors_with_and_without_stress() -> None:
+    """Four words: right, wrong in its stress alone, wrong in one of two phonemes, and a filler without weight."""
+    references = torch.tensor([[ids("B AE1")], [ids("B AE1")], [ids("B AE1")], [ids("B AE1")]])
+    answers = torch.tensor([ids("B AE1"), ids("B AE2"), ids("B T"), ids("T T T")])
+    batch = Fed(answers, references, torch.tensor([1.0, 1, 1, 0]))
+    judged = Pronouncing()
+    assert judged.judge(*judged.sums(answers, batch).tolist()) == {
+        "word_error": 100 * 2 / 3,
+        "phoneme_error": 100 * 2 / 6,
+        "word_error_unstressed": 100 / 3,
+        "phoneme_error_unstressed": 100 / 6,
+    }
+
+
+def test_a_taught_word_is_answered() -> None:
+    """Greedy answers are what teaching makes likely: with its own answer as what is given, each is the likeliest."""
+    torch.manual_seed(0)
+    model = Pronouncer(9, 7, start=2, end=3, longest=6, embedding=5, hidden=8).eval()
+    letters = torch.randint(3, 9, (5, 4))
+    answer = model(letters)
+    scores = model.teach(letters, None, answer).argmax(-1)
+    going_on = (answer == 3).cumsum(-1).roll(1, -1)
+    going_on[:, 0] = 0
+    assert torch.equal(scores[going_on == 0], answer[going_on == 0])
