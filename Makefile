@@ -1,4 +1,4 @@
-# The two commands: `make demo` shows the library at work, `make test` checks it. Both make .venv first if needed.
+# `make demo` shows the library at work, `make test` checks it, `make docs` builds the site. All make .venv first if needed.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,17 +13,22 @@ ARGS   ?=
 KERNELS := tests/nn/test_triton_scan.py tests/compact/test_triton_compact.py \
            tests/sparsify/test_triton_lasso.py tests/sparsify/test_triton_posterior.py
 
-.PHONY: help demo test lint types unit clean
+.PHONY: help demo test docs lint types unit clean
 
 help:
 	@echo "make demo    train, sparsify, compress and draw a small language model (ARGS='--method bayes')"
 	@echo "make test    style, types and all tests (JOBS=2 of them at a time)"
+	@echo "make docs    the documentation site, into site/"
 	@echo "make clean   remove .venv and caches"
 
 demo: $(STAMP)
 	$(BIN)/gatewise demo $(ARGS)
 
 test: lint types unit
+
+docs: $(STAMP)
+	$(BIN)/python tests/docs/generate.py
+	$(BIN)/zensical build --clean --strict
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,4 +49,4 @@ $(STAMP): $(BUILT)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site .mypy_cache .pytest_cache .ruff_cache .hypothesis

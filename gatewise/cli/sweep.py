@@ -122,7 +122,7 @@ def front(
 
 
 @app.command(
-    rich_help_panel=TRAIN, epilog="Example: gatewise pick sweeps/sweep --under bytes<=100_000 -o small"
+    rich_help_panel=TRAIN, epilog="Example: gatewise pick sweeps/sweep --under 'bytes<=100_000' -o small"
 )
 def pick(
     folder: Folder,
