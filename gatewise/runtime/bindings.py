@@ -222,7 +222,7 @@ class Network:
     def zero_state(self, batch: int) -> Floats:
         return aligned(np.zeros(batch * self.state_size, np.float32), np.float32)
 
-    def states(self, state: Floats, batch: int) -> list[list[Floats]]:
+    def states(self, state: NDArray[Any], batch: int) -> list[list[NDArray[Any]]]:
         """Views (B, K) into a state: [s] or [s, c] of every layer and direction in turn; h = s * scale."""
         views, at = [], 0
         for layer in (layer for level in self.levels for layer in level):

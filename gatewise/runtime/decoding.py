@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 class Decoder:
-    """ids = decoder(first states, threads), as `Decode` says."""
+    """ids = decoder(memory, threads), as `Decode` says."""
 
     def __init__(self, model: nn.Module, op: ops.Decode, fold: bool | None) -> None:
         rnn, head = model.get_submodule(op.module), model.get_submodule(op.head)
@@ -32,10 +32,8 @@ class Decoder:
         self.layer = RecurrentLayer(rnn, op.module, words, fold, scores)
         self.decode, self.limits = self.layer.network.decode, (op.start, op.end, op.longest)
 
-    def __call__(self, first: list[Array], threads: int) -> Array:  # each (L, B, H) -> (B, longest)
-        return self.from_memory(self.layer.start(first[0].shape[1], first), threads)
-
-    def from_memory(self, memory: Memory, threads: int) -> Array:
+    def __call__(self, memory: Memory, threads: int) -> Array:  # (B, longest)
+        """From the first states, which are overwritten."""
         ids = np.empty((memory.batch, self.limits[2]), np.int64)
         self.decode(memory.parts, ids, memory.batch, *self.limits, threads)
         return ids

@@ -25,6 +25,7 @@ from gatewise.runtime.streaming import Stream, streamed
 from gatewise.wording import counted
 
 Array = NDArray[Any]
+MOST_KNOWN = 256  # shapes of calls that are remembered
 
 
 class GraphState:
@@ -49,10 +50,24 @@ class Way:
         self.returned = len(carried) if returns_state(program, carried) else 0  # parts of the answer
         self.stream: Stream = streamed(program, model)
         self.prepared = Prepared(program, model, self.stream.special, fold_embedding)
+        self.known: dict[
+            tuple[tuple[int, ...], ...], dict[str, int]
+        ] = {}  # letters, by shapes of earlier calls
 
     @property
     def names(self) -> set[str]:
         return set(self.program.arguments)
+
+    def letters(self, arrays: dict[Node, Array]) -> dict[str, int]:
+        """The sizes that arguments give."""
+        shapes = tuple(array.shape for array in arrays.values())
+        found = self.known.get(shapes)
+        if found is None:
+            found = letters_of(arrays)
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            self.known[shapes] = found
+        return dict(found)  # a call adds to its own
 
     def time_axis(self, node: Any) -> int | None:
         """Where an argument or answer has time; rows of sequences and steps have it nowhere."""
@@ -159,7 +174,7 @@ class GraphEngine(Engine):
             self._check(before)
         read = {name: value for name, value in given.items() if name in way.names}
         arrays = bound(way.program, read)
-        return way, arrays, letters_of(arrays)
+        return way, arrays, way.letters(arrays)
 
     def _way(self, given: Mapping[str, Any]) -> Way:
         """The way to call forward() that has these arguments, and leaves out as many of the others as there is."""

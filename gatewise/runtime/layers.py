@@ -104,11 +104,8 @@ class RecurrentLayer:
         levels = [link for link in narrower.links if isinstance(link, Level)]
         table = None if words is None else narrower.links[0]
         assert table is None or isinstance(table, Table)
-        self.name, self.hidden, self.reads = (
-            name,
-            stack.hidden_size,
-            np.float32 if words is None else np.int64,
-        )
+        self.name, self.hidden = name, stack.hidden_size
+        self.reads = np.float32 if words is None else np.int64
         self.directions: list[Recurrence] = [r for level in levels for r in level.directions]
         top = self.directions[-stack.num_directions :]
         self.places = np.concatenate([r.neurons + d * self.hidden for d, r in enumerate(top)])
@@ -134,12 +131,15 @@ class RecurrentLayer:
         return Memory(memory, batch)
 
     def run(self, x: Array, memory: Memory, lengths: Array | None, threads: int) -> Array:
-        """(B, T, I) or ids (B, T) -> (B, T, D*H); the memory is overwritten."""
+        """(B, T, I) or ids (B, T) -> (B, T, kept neurons); the memory is overwritten."""
         batch, steps = x.shape[:2]
         x = np.require(x, self.reads, ["C", "A"])
         y = np.empty((batch, steps, self.network.width), np.float32)
         sizes = None if lengths is None else self.checked(lengths, steps)
         self.network.run(x, memory.parts, y, steps, batch, True, sizes, threads)
+        return y
+
+    def widened(self, y: Array) -> Array:  # (B, T, kept neurons) -> (B, T, D*H)
         return spread(y, self.places, self.width)
 
     def checked(self, lengths: Array, steps: int) -> Array:
@@ -159,6 +159,40 @@ class RecurrentLayer:
             value = own[0] * r.state_scale if part == "h" else own[1]
             states[place][:, r.neurons] = value
         return states
+
+
+class HandOver:
+    """First states of one layer from the last ones of another, without a detour over original widths.
+
+    target = source * z_h of the source / z_h of the target, neuron by neuron; zero where the source has none
+    """
+
+    def __init__(self, source: RecurrentLayer, target: RecurrentLayer) -> None:
+        self.source, self.target = source, target
+        self.places: dict[int, tuple[Array, Floats]] = {}  # for the batch of the last call
+
+    def __call__(self, last: Memory) -> Memory:
+        if last.batch not in self.places:
+            self.places = {last.batch: self.placed(last.batch)}
+        index, factor = self.places[last.batch]
+        first = last.parts.take(index)
+        first *= factor
+        return Memory(first, last.batch)
+
+    def placed(self, batch: int) -> tuple[Array, Floats]:
+        """Where every number of the target's memory lies in that of the source, and what it is multiplied by."""
+        source, target = self.source.network, self.target.network
+        numbers = source.states(np.arange(batch * source.state_size), batch)
+        index = np.zeros(batch * target.state_size, np.int64)
+        factor = np.zeros(len(index), np.float32)
+        views = zip(numbers, target.states(index, batch), target.states(factor, batch))
+        for s, t, (number, to, times) in zip(self.source.directions, self.target.directions, views):
+            _, theirs, ours = np.intersect1d(s.neurons, t.neurons, assume_unique=True, return_indices=True)
+            silent = t.state_scale[ours] == 0
+            scale = np.where(silent, 0, s.state_scale[theirs] / np.where(silent, 1, t.state_scale[ours]))
+            for k, (one, other, by) in enumerate(zip(number, to, times)):
+                other[:, ours], by[:, ours] = one[:, theirs], 1 if k else scale
+        return index, factor
 
 
 def worth_folding(table: Table, level: Level) -> bool:

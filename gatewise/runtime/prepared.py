@@ -15,7 +15,7 @@ from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program, letters_in, mapped
 from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import parameter
-from gatewise.runtime.layers import Memory, RecurrentLayer, plain_layer
+from gatewise.runtime.layers import HandOver, Memory, RecurrentLayer, plain_layer
 from gatewise.runtime.rules import computed, kind_of
 from gatewise.runtime.steps import WAY_OUT
 
@@ -69,7 +69,10 @@ class Prepared:
         self.constants: dict[Node, Array] = {}
         users = program.users()
         self.words = {node for node in users if self.is_of_layers(node, users[node])}
-        nodes = [node for node in users if not isinstance(node.op, ops.Input) and node not in self.words]
+        self.handed = {node: source for node in users if (source := handed_from(node)) is not None}
+        self.unread = {node for node in users if self.is_unread(node, users[node])}
+        left_out = self.words | {node for node in self.unread if isinstance(node.op, ops.LastState)}
+        nodes = [node for node in users if not isinstance(node.op, ops.Input) and node not in left_out]
         moving = [(node, self.runner(node), self.sources(node)) for node in nodes if not self.folded(node)]
         last = {source: node for node, _, reads in moving for source in reads}
         kept = {*program.results, *self.constants}
@@ -78,6 +81,7 @@ class Prepared:
             if source not in kept:
                 ends.setdefault(reader, []).append(source)
         self.steps = [Step(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving]
+        self.own = {id(array) for array in self.constants.values()}
 
     def is_of_layers(self, node: Node, users: list[Node]) -> bool:
         """Whether an embedding is read by recurrent layers alone, which then read words."""
@@ -87,9 +91,21 @@ class Prepared:
         layers = all(isinstance(u.op, ops.Recurrent) and node not in u.inputs[1:] for u in users)
         return compact and layers and node.rank == 3
 
+    def is_unread(self, node: Node, users: list[Node]) -> bool:
+        """Whether nobody reads a value but through the memory of its layer: steps, or a state that is handed over."""
+        if node in self.program.results:
+            return False
+        if isinstance(node.op, ops.LastState):
+            return all(user in self.handed and node not in self.sources(user) for user in users)
+        return isinstance(node.op, ops.Recurrent) and all(
+            isinstance(user.op, ops.LastState) for user in users
+        )
+
     def sources(self, node: Node) -> tuple[Node, ...]:
-        first, *rest = node.inputs or (node,)
-        return (first.inputs[0], *rest) if first in self.words else node.inputs
+        """What a node reads in a call."""
+        given = node.inputs[: len(node.inputs) - n_states(node)] if node in self.handed else node.inputs
+        first, *rest = given or (node,)
+        return (first.inputs[0], *rest) if first in self.words else given
 
     def folded(self, node: Node) -> bool:
         """Whether a value is the same in every call; it is computed now."""
@@ -117,7 +133,8 @@ class Prepared:
             return lambda _, call: layer.last(call.after[source], op.part)
         if isinstance(op, ops.Decode):
             decoder = Decoder(self.model, op, self.fold_embedding)
-            return lambda inputs, call: decoder(inputs, call.threads)
+            begin = self.beginning(node, decoder.layer)
+            return lambda inputs, call: decoder(begin(inputs, call), call.threads)
         if (plain := plain_layer(op, self.model)) is not None:
             return lambda inputs, _: plain(inputs[0])
         return lambda inputs, call: computed(node, inputs, call.letters)
@@ -136,15 +153,26 @@ class Prepared:
 
     def recurrence(self, node: Node, op: ops.Recurrent) -> Run:
         layer = self.layer(node)
+        begin, unread = self.beginning(node, layer), node in self.unread
 
         def run(inputs: list[Array], call: Call) -> Array:
-            x, first = inputs[0], inputs[len(inputs) - op.states :]
             before = call.before.get(node)
-            memory = layer.start(len(x), first) if before is None else Memory(before.parts.copy(), len(x))
+            memory = begin(inputs, call) if before is None else Memory(before.parts.copy(), before.batch)
             call.after[node] = memory
-            return layer.run(x, memory, inputs[1] if op.lengths else None, call.threads)
+            y = layer.run(inputs[0], memory, inputs[1] if op.lengths else None, call.threads)
+            return y if unread else layer.widened(y)
 
         return run
+
+    def beginning(self, node: Node, layer: RecurrentLayer) -> Callable[[list[Array], Call], Memory]:
+        """The first states of a layer: from another one's memory, given, or zero."""
+        source, states = self.handed.get(node), n_states(node)
+        if source is not None:
+            hand = HandOver(self.layer(source), layer)
+            return lambda _, call: hand(call.after[source])
+        if states:
+            return lambda inputs, _: layer.start(inputs[-1].shape[1], inputs[len(inputs) - states :])
+        return lambda inputs, _: layer.start(len(inputs[0]), [])
 
     def run(self, arrays: dict[Node, Array], call: Call) -> Any:
         values = self.constants | arrays
@@ -153,10 +181,25 @@ class Prepared:
                 values[node] = run([values[source] for source in reads], call)
                 for source in done:
                     del values[source]
-        own = {id(array) for array in (*self.constants.values(), *arrays.values())}
+        own = self.own | {id(array) for array in arrays.values()}
         return mapped(
             lambda leaf: owned(values[leaf], own) if isinstance(leaf, Node) else leaf, self.program.outputs
         )
+
+
+def n_states(node: Node) -> int:
+    """How many of a node's inputs, the last ones, are first states of a layer."""
+    if isinstance(node.op, ops.Decode):
+        return len(node.inputs)
+    return node.op.states if isinstance(node.op, ops.Recurrent) else 0
+
+
+def handed_from(node: Node) -> Node | None:
+    """The layer whose last states, as they are, begin those of this node."""
+    states = node.inputs[len(node.inputs) - n_states(node) :]
+    parts = [state.op.part for state in states if isinstance(state.op, ops.LastState)]
+    layers = {state.inputs[0] for state in states if state.inputs}
+    return layers.pop() if states and parts == ["h", "c"][: len(states)] and len(layers) == 1 else None
 
 
 def owned(value: Array, others: set[int]) -> Array:
