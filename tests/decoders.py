@@ -65,6 +65,15 @@ class Speller(nn.Module):
         )
 
 
+def speller(**changed: Any) -> Speller:
+    torch.manual_seed(0)
+    usual = {"way": "plain", "cell": "GRU", "hidden": 6, "layers": 1, "own": False, "batch_first": True}
+    model = Speller(**(usual | {"longest": 6} | changed)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.9)
+    return model
+
+
 @dataclass(frozen=True)
 class Case:
     """A model with zeros, words, and what it answers."""

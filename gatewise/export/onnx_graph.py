@@ -14,9 +14,11 @@ from gatewise import __version__
 class Graph:
     """Nodes and constants with names of their own, in one version of ONNX's operators; what is equal, once."""
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, prefix: str = "") -> None:
+        """With a prefix of all names: the body of a loop, which must not hide what is outside."""
         from onnx import TensorProto, helper, numpy_helper
 
+        self.prefix = prefix
         self.opset, self.helper, self.to_tensor = opset, helper, numpy_helper.from_array
         self.int32, self.int64, self.float32 = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
         self.bool = TensorProto.BOOL
@@ -35,7 +37,7 @@ class Graph:
         self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
     ) -> list[str]:
         """The names of a node's outputs; those that nobody wants are empty, which in ONNX means absent."""
-        here = f"{operator}_{len(self.nodes)}"
+        here = f"{self.prefix}{operator}_{len(self.nodes)}"
         names = [f"{here}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)]
         self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
         return names
@@ -57,7 +59,7 @@ class Graph:
     def constant(self, array: NDArray[Any]) -> str:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
-            self.known[key] = f"constant_{len(self.constants)}"
+            self.known[key] = f"{self.prefix}constant_{len(self.constants)}"
             self.constants.append(self.to_tensor(np.array(array, order="C"), self.known[key]))
         return self.known[key]
 

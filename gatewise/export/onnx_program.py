@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from gatewise.export import onnx_along, onnx_modules, onnx_places, onnx_pointwise
+from gatewise.export import onnx_along, onnx_decoding, onnx_modules, onnx_places, onnx_pointwise
 from gatewise.export.onnx_graph import Graph
 from gatewise.export.onnx_tensors import Tensors
 from gatewise.program.graph import Node, Program
@@ -26,7 +26,7 @@ from gatewise.program.sizes import Size
 from gatewise.runtime.steps import ChainError
 
 RULES: dict[type, Any] = {
-    **onnx_modules.RULES, **onnx_pointwise.RULES, **onnx_places.RULES, **onnx_along.RULES,
+    **onnx_modules.RULES, **onnx_decoding.RULES, **onnx_pointwise.RULES, **onnx_places.RULES, **onnx_along.RULES,
 }  # fmt: skip
 AXES = {"B": "batch", "T": "time"}
 

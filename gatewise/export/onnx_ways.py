@@ -11,7 +11,7 @@ from torch import nn
 
 from gatewise.nn.lookup import cell_of, places_of
 from gatewise.program.graph import INT, Node, Program, mapped
-from gatewise.program.operations import Embed, Input, LastState, Recurrent
+from gatewise.program.operations import Decode, Embed, Input, LastState, Recurrent
 
 
 class Beside(ValueError):
@@ -48,7 +48,7 @@ def state_arguments(program: Program) -> list[str]:
     starts = [
         start
         for node in program.nodes
-        if isinstance(node.op, Recurrent) and node.op.states
+        if isinstance(node.op, Recurrent | Decode) and node.op.states
         for start in node.inputs[-node.op.states :]
     ]
     found = [n.op.argument for start in starts for n in moved_from(start) if isinstance(n.op, Input)]

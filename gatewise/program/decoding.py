@@ -33,7 +33,8 @@ def greedy_decode(
         raise Impossible
     given = first_states(recorder, rnn, state, node.shape[1], alone=False)
     recorder.called.update(names)
-    return recorder.made(Decode(*names, start, end, longest), given, (node.shape[1], longest), INT)
+    op = Decode(*names, start, end, longest, len(given))
+    return recorder.made(op, given, (node.shape[1], longest), INT)
 
 
 def known(recorder: Recorder, module: nn.Module) -> str:

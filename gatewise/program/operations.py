@@ -146,6 +146,7 @@ class Decode(Operation):
     start: int
     end: int
     longest: int
+    states: int = 1  # how many inputs there are: h, or h and c
     streams: ClassVar[str] = "yes: it decodes what was read so far"
 
 

@@ -30,6 +30,7 @@ from gatewise.program.graph import FLOAT, Node, Program, leaves, mapped
 from gatewise.program.layers import Packed, is_hooked
 from gatewise.program.lines import PACKAGE, line_of_error
 from gatewise.program.loops import LoopError
+from gatewise.program.operations import Decode
 from gatewise.program.recorder import Recorder
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
@@ -69,6 +70,8 @@ class Recording:
 def programs(model: nn.Module, example: Any = None) -> list[Program]:
     """One program for every way to call forward() in evaluation: optional arguments given first, then left out.
 
+    Ways in which a decoder reads its own answers come before those in which it is told: these are for training.
+
     `example`, the arguments of one call, says how many axes they have. What can be recorded in no way is refused,
     with the line of forward() and the reason.
     """
@@ -81,7 +84,7 @@ def programs(model: nn.Module, example: Any = None) -> list[Program]:
             except Exception as error:  # forward() is the user's code: anything may be raised by running it
                 failure = failure or error
     if made:
-        return made
+        return sorted(made, key=lambda program: not any(isinstance(n.op, Decode) for n in program.nodes))
     assert failure is not None
     raise Refused(why_not(failure)) from failure
 

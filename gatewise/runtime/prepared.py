@@ -189,9 +189,7 @@ class Prepared:
 
 def n_states(node: Node) -> int:
     """How many of a node's inputs, the last ones, are first states of a layer."""
-    if isinstance(node.op, ops.Decode):
-        return len(node.inputs)
-    return node.op.states if isinstance(node.op, ops.Recurrent) else 0
+    return node.op.states if isinstance(node.op, ops.Recurrent | ops.Decode) else 0
 
 
 def handed_from(node: Node) -> Node | None:

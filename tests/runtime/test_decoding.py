@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoders import END, START, Case, Speller, spellers
+from decoders import END, START, Case, speller, spellers
 from hypothesis import given
 from networks import Net
 from torch import nn
@@ -21,15 +21,6 @@ from gatewise.program.ways import programs
 from gatewise.readers import find_readers
 from gatewise.runtime.bindings import Network
 from gatewise.runtime.evaluate import evaluate
-
-
-def speller(**changed: Any) -> Speller:
-    torch.manual_seed(0)
-    usual = {"way": "plain", "cell": "GRU", "hidden": 6, "layers": 1, "own": False, "batch_first": True}
-    model = Speller(**(usual | {"longest": 6} | changed)).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.9)
-    return model
 
 
 def decoding(model: nn.Module) -> Program:

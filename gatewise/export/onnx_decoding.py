@@ -1,0 +1,129 @@
+"""A decoder that reads its own answers, as a Loop of ONNX.
+
+    symbols, ended, states -> body -> symbols, ended, states      until all have ended, or after `longest` steps
+
+What the steps answer with is stacked; where all ended early, `end` is put behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gatewise.compact import CompactEmbedding
+from gatewise.export.onnx_graph import Graph
+from gatewise.export.onnx_layers import enter, looked_up, read, recurrence
+from gatewise.export.onnx_modules import compact_layer, levels_of, table_of
+from gatewise.export.onnx_tensors import Tensors
+from gatewise.nn.lookup import bias_of, matrix_of
+from gatewise.program.graph import Node
+from gatewise.program.operations import Decode
+from gatewise.runtime.narrow import Level, Recurrence, floats, integers
+from gatewise.runtime.scaled import Channels
+
+
+def decode(t: Tensors, node: Node, op: Decode) -> str:
+    graph, batch = t.graph, t.sizes.vector(node.shape[:1])
+    body = Body(t, op, f"decode{len(graph.nodes)}_")
+    given = [t.whole(state) for state in node.inputs]
+    places = len(body.levels)
+    states = [enter(graph, given[part], places, place, part, r) for place, part, r in body.states]
+    symbols = graph.add("ConstantOfShape", batch, value=filled(graph, op.start, np.int64))
+    ended = graph.add("ConstantOfShape", batch, value=filled(graph, False, np.bool_))
+    limit, true = graph.integer(op.longest), graph.constant(np.array(True))
+    carried = [symbols, ended, *states]
+    every = [True] * (len(carried) + 1)
+    *_, steps = graph.add_many("Loop", [limit, true, *carried], every, body=body.graph())
+    missing = graph.add("Sub", graph.integers(op.longest), graph.add("Shape", steps, start=0, end=1))
+    behind = graph.add("Concat", graph.integers(0, 0), missing, graph.integers(0), axis=0)
+    return graph.transposed(graph.add("Pad", steps, behind, graph.integer(op.end)), 1, 0)
+
+
+def filled(graph: Graph, value: Any, kind: type[np.generic]) -> Any:
+    return graph.to_tensor(np.array([value], kind))
+
+
+class Body:
+    """One step: embedding, layers, head, the first of the largest."""
+
+    def __init__(self, t: Tensors, op: Decode, prefix: str) -> None:
+        self.op, self.prefix, self.inner = op, prefix, Graph(t.graph.opset, prefix)
+        words, head = t.model.get_submodule(op.embedding), t.model.get_submodule(op.head)
+        if isinstance(words, CompactEmbedding):
+            self.vectors, kept = floats(words.weight), integers(words.components)
+            self.rows = None if len(self.vectors) == words.num_embeddings else integers(words.rows)
+        else:
+            self.vectors, self.rows = table_of(words), None
+            kept = np.arange(self.vectors.shape[1])
+        module = compact_layer(op.module, t.model.get_submodule(op.module))
+        self.levels: list[Level] = levels_of(op.module, module, Channels.plain(kept, module.input_size))
+        self.weight, self.bias = floats(matrix_of(head)), bias_of(head)
+
+    @property
+    def states(self) -> list[tuple[int, int, Recurrence]]:
+        """Place, part (h, c) and layer of every state that is carried; a layer without neurons has none."""
+        return [
+            (place, part, r)
+            for place, (level, r) in enumerate((level, level.directions[0]) for level in self.levels)
+            for part in range(level.cell.n_states if r.kept else 0)
+        ]
+
+    def graph(self) -> Any:
+        g, helper = self.inner, self.inner.helper
+        names = [f"{self.prefix}{name}" for name in ("step", "more", "symbols", "ended")]
+        carried = [f"{self.prefix}state_{place}_{part}" for place, part, _ in self.states]
+        symbols, ended, lasts = self.step(names[2], names[3], carried)
+        least = g.over("ReduceMin", g.add("Cast", ended, to=g.int64), 0, keepdims=0)
+        unfinished = g.add("Less", least, g.integer(1))
+        outputs = [unfinished, symbols, ended, *lasts, g.add("Identity", symbols)]
+        kinds = [g.bool, g.int64, g.bool, *[g.float32] * len(carried)]
+        shapes: list[Any] = [[], ["batch"], ["batch"], *([1, "batch", r.kept] for _, _, r in self.states)]
+        value = helper.make_tensor_value_info
+        given = [
+            value(names[0], g.int64, []),
+            *(value(*each) for each in zip([*names[1:], *carried], kinds, shapes)),
+        ]
+        made = [value(*each) for each in zip(outputs, [*kinds, g.int64], [*shapes, ["batch"]])]
+        return helper.make_graph(g.nodes, f"{self.prefix}step", given, made, g.constants)
+
+    def step(self, symbols: str, ended: str, carried: list[str]) -> tuple[str, str, list[str]]:
+        g = self.inner
+        x, columns = self.embedded(symbols), max(self.vectors.shape[1], 1)
+        lasts: list[str] = []
+        for level in self.levels:
+            (r,) = level.directions
+            if not r.kept:
+                x, columns = self.zeros(symbols), 1
+                continue
+            starts, carried = carried[: level.cell.n_states], carried[level.cell.n_states :]
+            source, w_ih = read(g, x, columns, r.inputs, r.w_ih)
+            _, *after = recurrence(g, level, r, source, w_ih, starts, "", [False, True, True])
+            lasts += after
+            x, columns = after[0], r.kept
+        answers = g.add("ArgMax", self.scores(x, symbols), axis=-1, keepdims=0)
+        chosen = g.add("Where", ended, g.integer(self.op.end), answers)
+        done = g.add("Or", ended, g.add("Equal", chosen, g.integer(self.op.end)))
+        return chosen, done, lasts
+
+    def embedded(self, symbols: str) -> str:  # (B) -> (1, B, E)
+        if not self.vectors.size:
+            return self.zeros(symbols)
+        vectors, _ = looked_up(self.inner, symbols, self.vectors, self.rows)
+        return self.inner.add("Unsqueeze", vectors, self.inner.integers(0))
+
+    def scores(self, x: str, symbols: str) -> str:  # (1, B, K) -> (B, V)
+        g = self.inner
+        (r,) = self.levels[-1].directions
+        weight = (self.weight[:, r.neurons] * r.scale if r.kept else self.weight[:, :1]).astype(np.float32)
+        flat = g.add("Squeeze", x, g.integers(0))
+        made = g.add("MatMul", flat, g.constant(np.ascontiguousarray(weight.T)))
+        return made if self.bias is None else g.add("Add", made, g.constant(floats(self.bias)))
+
+    def zeros(self, symbols: str) -> str:  # (1, B, 1)
+        g = self.inner
+        shape = g.add("Concat", g.integers(1), g.add("Shape", symbols), g.integers(1), axis=0)
+        return g.add("ConstantOfShape", shape)
+
+
+RULES: dict[type, Any] = {Decode: decode}
