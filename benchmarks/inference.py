@@ -1,14 +1,18 @@
-"""Inference on the CPU: dense, shrunk and folded networks in torch, ONNX Runtime and our engine.
+"""Inference on the CPU: dense, shrunk and folded networks in torch, in other runtimes and in our engine.
 
 Random weights in exactly the structures of the paper's W+G+N rows. "Shrunk" is what neuron removal alone gives: the
 same neurons, constant gates kept as zero rows. The recurrent part reads vectors; with the embedding it reads words,
 and our engine may fold it into the first layer; the whole model adds the last layer and its softmax. First every
-contender must give the same answer (int8: nearly), then they take turns in warm blocks of 20 calls, fewer where one
-call is slow. A ratio is the median over rounds of one contender's block over ours beside it.
+contender must give the same answer (int8: nearly); a rival that does not is left out and named, as one that is not
+installed. Then they take turns in warm blocks of 20 calls, fewer where one call is slow. A ratio is the median over
+rounds of one contender's block over ours beside it.
 
-Steps carry their state from call to call; sequences begin at zero. "C" is the same compiled function called in a loop
-in C, as a C program would. Classifiers have hard-sigmoid gates, as the authors' have; torch has no fused kernel for
-those. One thread is timed by its processor time, since others may share the machine.
+Steps carry their state from call to call; sequences begin at zero. Every call has a fresh input, or, as a row of its
+own, the same again, which spares some runtimes a copy. "C" is the same compiled function called in a loop in C, as a
+C program would; so is the C of rivals. Classifiers have hard-sigmoid gates, as the authors' have; torch has no fused
+kernel for those, and most rivals have none at all: --logistic gives them the usual gates. One thread is timed by the
+processor time of all threads, since others may share the machine.
+GATEWISE_ISA=avx2 keeps our kernels to AVX2.
 
     python benchmarks/inference.py --json benchmarks/results/inference.json --plot docs/step_time.png
 """
@@ -22,27 +26,20 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 import torch
-from contenders import c_call, engine_call, onnx_call, onnx_session, torch_call
+from contenders import C_FOLDED, DENSE, ENGINE, FOLDED, SHRUNK, SITUATIONS, Bench, C, Calls
 from machine import machine_line, roofline
-from onnxruntime.quantization import QuantType, quantize_dynamic
-from structures import ROWS, Row, check_counts, networks, thick
-from torch import nn
+from rivals import RIVALS
+from structures import ROWS, Row, check_counts
 
-import gatewise as gw
-from gatewise.export.timing import ratio, same_answers, take_turns
-
-ENGINE, FOLDED, C, C_FOLDED = "engine", "engine, folded", "C", "C, folded"
-DENSE, SHRUNK, INT8, UNFOLDED = "onnx dense", "onnx shrunk", "onnx int8 dense", "engine, gates not folded"
-
+from gatewise.export.timing import ratio, take_turns
 
 # row, part, situation, faster, slower, at least this many times; one thread.
 TARGETS = (
@@ -65,99 +62,43 @@ TARGETS = (
 )
 
 
-SITUATIONS = {"step": (True, 1), "sequence": (False, 1), "batch 20": (False, 20)}
+# How many times faster than the best rival on the shrunk network the recurrent part is to be: C against C, engine
+# against what else is called from Python.
+FLOORS = {"step": 1.5, "sequence": 1.3}
 
 
-class Bench:
-    """One row, part and number of threads: all contenders built, in all situations."""
-
-    def __init__(self, row: Row, part: str, threads: int, folder: Path, generator: torch.Generator) -> None:
-        self.row, self.part, self.threads, self.folder = row, part, threads, folder
-        self.nets = networks(row, part, generator)
-        self.compact = compact = gw.compress(self.nets.dense if part == "whole" else self.nets.shrunk)
-        self.engines = {ENGINE: gw.Engine(compact, threads=threads, fold_embedding=False)}
-        self.engines[UNFOLDED] = gw.Engine(self.nets.unfolded, threads=threads, fold_embedding=False)
-        if self.nets.dense.emb is not None:
-            self.engines[FOLDED] = gw.Engine(compact, threads=threads, fold_embedding=True)
-        self.onnx: dict[tuple[str, bool], Any] = {}
-        for name, net in ((DENSE, thick(self.nets.dense)), (SHRUNK, self.nets.shrunk)):
-            for states in (True, False):
-                path = gw.export.to_onnx(net, folder / f"{name} {states}.onnx", states=states)
-                self.onnx[name, states] = onnx_session(path, threads)
-                if name == DENSE:
-                    small = folder / f"int8 {states}.onnx"
-                    quantize_dynamic(path, small, weight_type=QuantType.QInt8)
-                    self.onnx[INT8, states] = onnx_session(small, threads)
-
-    def contenders(self, situation: str, generator: torch.Generator) -> dict[str, Callable[[], Any]]:
-        carry, batch = SITUATIONS[situation]
-        steps = 1 if carry else self.row.steps
-        nets = self.nets
-        if nets.dense.emb is not None:
-            x = narrow = nets.words[torch.randint(0, len(nets.words), (steps, batch), generator=generator)]
-        elif self.row.words:
-            x = torch.randn(steps, batch, self.row.size, generator=generator)
-            narrow = x[..., nets.inputs].contiguous()
-        else:
-            letters = torch.randint(0, self.row.size, (steps, batch), generator=generator)
-            x = narrow = nn.functional.one_hot(letters, self.row.size).float()
-        wide, thin = x.numpy(), narrow.numpy()
-        found: dict[str, Callable[[], Any] | None] = {
-            "torch dense": torch_call(nets.dense, x, carry),
-            "torch shrunk": torch_call(nets.shrunk, narrow, carry),
-            DENSE: onnx_call(self.onnx[DENSE, carry], wide, carry),
-            SHRUNK: onnx_call(self.onnx[SHRUNK, carry], thin, carry),
-            INT8: onnx_call(self.onnx[INT8, carry], wide, carry),
-        }
-        for name, engine in self.engines.items():
-            found[name] = engine_call(engine, thin, carry)
-            if name != UNFOLDED:
-                found[C if name == ENGINE else C_FOLDED] = c_call(engine, thin, carry)
-        return {name: call for name, call in found.items() if call is not None}
-
-    def answers(self, contenders: dict[str, Callable[[], Any]]) -> tuple[dict[str, Callable[[], Any]], float]:
-        """Answers to compare: kept channels of the dense ones; and how far int8 is off."""
-        kept: dict[str, Callable[[], Any]] = {}
-        for name, call in contenders.items():
-            answer = call()
-            value = self.nets.read(answer) if "dense" in name else np.asarray(answer[0])
-            kept[name] = partial(np.reshape, value.copy(), -1)
-        int8 = kept.pop(INT8)
-        return kept, float(np.abs(int8() - kept[DENSE]()).max())
-
-    def work(self) -> tuple[float, float]:
-        """Multiplications and bytes of weights of a step's recurrent part, as the engine does it."""
-        products, read = 0, 0
-        below = self.row.kept_inputs or self.row.size
-        for kept, live in zip(self.row.neurons, self.row.gates):
-            products += live * (below + kept)
-            read += 4 * live * (below + kept + 1)
-            below = kept
-        return products, read
+def best_rival(times: dict[str, list[float]]) -> tuple[str, float] | None:
+    """On the shrunk network, and how many times faster ours is."""
+    against = {
+        name: ratio(found, times[C if name.startswith("emx") and C in times else ENGINE])
+        for name, found in times.items()
+        if name.endswith("shrunk")
+    }
+    return min(against.items(), key=lambda item: item[1], default=None)
 
 
-def measure(rows: list[str] | None, threads: int, seconds: float) -> Iterator[dict[str, Any]]:
+def measure(args: argparse.Namespace, threads: int) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
     print(machine_line("cpu", onnxruntime, onnx))
-    for row in (row for row in ROWS if not rows or row.name in rows):
-        for part in ("recurrent", "embedding", "whole"):
+    for row in (row for row in ROWS if not args.rows or row.name in args.rows):
+        row = replace(row, hard=row.hard and not args.logistic)
+        for part in args.parts:
             if part == "embedding" and not row.words:
                 continue
             generator = torch.Generator().manual_seed(0)
             with tempfile.TemporaryDirectory() as folder:
                 bench = Bench(row, part, threads, Path(folder), generator)
                 check_counts(bench.compact, row)
-                for situation in SITUATIONS:
-                    yield one(bench, situation, threads, seconds, generator)
+                for situation in args.situations:
+                    contenders, left_out = bench.contenders(situation, generator, args.rivals)
+                    yield one(bench, situation, contenders, left_out, args.seconds)
 
 
 def one(
-    bench: Bench, situation: str, threads: int, seconds: float, generator: torch.Generator
+    bench: Bench, situation: str, contenders: Calls, left_out: dict[str, str], seconds: float
 ) -> dict[str, Any]:
-    contenders = bench.contenders(situation, generator)
-    answers, int8 = bench.answers(contenders)
-    same_answers(answers)
-    clock = time.thread_time if threads == 1 else time.perf_counter
+    int8 = bench.compare(contenders, left_out)
+    clock = time.process_time if bench.threads == 1 else time.perf_counter
     times = take_turns(contenders, seconds, clock)
     row = bench.row
     print(f"\n{row.name}, {bench.part}, {situation}   (int8 off by {int8:.1e})")
@@ -167,6 +108,9 @@ def one(
         versus = ratio(found, times[ENGINE])
         text = f"{medians[name] * 1e6:11.1f} us  [{low * 1e6:.1f} .. {high * 1e6:.1f}]  {versus:8.2f}x engine"
         print(f"  {name:26s} {text}", flush=True)
+    for name, why in left_out.items():
+        print(f"  {name:26s} left out: {why}")
+    best = best_rival(times)
     ours = [name for name in times if name in (ENGINE, FOLDED, C, C_FOLDED)]
     ratios = {fast: {slow: round(ratio(times[slow], times[fast]), 3) for slow in times} for fast in ours}
     products, read = bench.work()
@@ -174,9 +118,11 @@ def one(
         "row": row.name,
         "part": bench.part,
         "situation": situation,
-        "threads": threads,
+        "threads": bench.threads,
         "us": {name: round(1e6 * t, 2) for name, t in medians.items()},
         "times_faster": ratios,
+        "best_rival": None if best is None else {"name": best[0], "times_faster": round(best[1], 3)},
+        "left_out": left_out,
         "int8_error": int8,
         "products_per_step": products,
         "weight_bytes_per_step": read,
@@ -193,6 +139,15 @@ def verdicts(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     {"row": row, "part": part, "situation": situation, "fast": fast, "slow": slow,
                      "target": target, "ratio": got, "met": got >= target}
                 )  # fmt: skip
+    for r in results:
+        floor, best = FLOORS.get(r["situation"]), r["best_rival"]
+        if floor and best and r["part"] == "recurrent" and r["threads"] == 1:
+            got = best["times_faster"]
+            fast = C if best["name"].startswith("emx") else ENGINE
+            found.append(
+                {"row": r["row"], "part": "recurrent", "situation": r["situation"], "fast": fast,
+                 "slow": f"{best['name']}, the best rival", "target": floor, "ratio": got, "met": got >= floor}
+            )  # fmt: skip
     return found
 
 
@@ -203,7 +158,8 @@ def print_roofline(results: list[dict[str, Any]], roof: dict[str, float]) -> Non
     )
     for r in results:
         if r["part"] == "recurrent" and r["threads"] == 1:
-            steps = 1 if r["situation"] == "step" else next(row.steps for row in ROWS if row.name == r["row"])
+            of_row = next(row.steps for row in ROWS if row.name == r["row"])
+            steps = 1 if r["situation"].startswith("step") else of_row
             items = steps * (20 if r["situation"] == "batch 20" else 1)
             seconds = r["us"][C] * 1e-6
             rate = 2e-9 * r["products_per_step"] * items / seconds
@@ -231,9 +187,9 @@ def sweep(seconds: float) -> list[dict[str, Any]]:
             generator = torch.Generator().manual_seed(0)
             with tempfile.TemporaryDirectory() as folder:
                 bench = Bench(row, "recurrent", 1, Path(folder), generator)
-                contenders = bench.contenders("step", generator)
+                contenders, _ = bench.contenders("step", generator, ["onnx"])
             names = {C: "C", ENGINE: "engine", SHRUNK: "ONNX Runtime shrunk"}
-            times = take_turns({name: contenders[name] for name in names}, seconds, time.thread_time)
+            times = take_turns({name: contenders[name] for name in names}, seconds, time.process_time)
             products, read = bench.work()
             us = {said: 1e6 * statistics.median(times[name]) for name, said in names.items()}
             points.append({"way": way, "gates": 2 * live, "us": us, "products": products, "bytes": read})
@@ -284,6 +240,10 @@ def draw(points: list[dict[str, Any]], roof: dict[str, float], path: Path) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="*", help="names of rows; all by default")
+    parser.add_argument("--parts", nargs="*", default=["recurrent", "embedding", "whole"])
+    parser.add_argument("--situations", nargs="*", default=list(SITUATIONS))
+    parser.add_argument("--rivals", nargs="*", default=list(RIVALS), help="which of them; all by default")
+    parser.add_argument("--logistic", action="store_true", help="classifiers with sigmoid gates")
     parser.add_argument("--threads", nargs="*", type=int, default=sorted({1, os.cpu_count() or 1}))
     parser.add_argument("--seconds", type=float, default=1.0, help="for each table, at least")
     parser.add_argument("--json", type=Path)
@@ -295,7 +255,7 @@ def main() -> None:
     torch.set_num_threads(max(args.threads))
     everything: dict[str, Any] = {"machine": machine_line("cpu", onnxruntime, onnx), "roofline": roof}
     for threads in args.threads:
-        for result in measure(args.rows, threads, args.seconds):
+        for result in measure(args, threads):
             results.append(result)
             everything |= {"targets": verdicts(results), "results": results}
             store(everything, args.json)  # what is measured is kept, whatever comes

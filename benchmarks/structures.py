@@ -34,12 +34,28 @@ class Row:
     outputs: int
     kept_words: int = 0
     kept_inputs: int = 0  # 0: all
-    hard: bool = False  # a classifier: hard-sigmoid gates, the last step's answer
+    classifies: bool = False  # answers at the last step
+    hard: bool = False  # hard-sigmoid gates
 
 
 ROWS = (
-    Row("IMDb", 20003, 300, 128, (4,), (6,), 200, 1, kept_words=305, kept_inputs=1, hard=True),
-    Row("AGNews", 20003, 300, 512, (14,), (39,), 100, 4, kept_words=2295, kept_inputs=46, hard=True),
+    Row(
+        "IMDb", 20003, 300, 128, (4,), (6,), 200, 1, kept_words=305, kept_inputs=1, classifies=True, hard=True
+    ),
+    Row(
+        "AGNews",
+        20003,
+        300,
+        512,
+        (14,),
+        (39,),
+        100,
+        4,
+        kept_words=2295,
+        kept_inputs=46,
+        classifies=True,
+        hard=True,
+    ),
     Row("char PTB", 0, 50, 1000, (404,), (1563,), 99, 50),
     Row("word small Bayes", 10000, 200, 200, (52, 108), (197, 349), 35, 10000),
     Row("word small pruned", 10000, 200, 200, (64, 115), (193, 442), 35, 10000),
@@ -52,7 +68,7 @@ class Net(nn.Module):
 
     def __init__(self, row: Row, size: int, widths: tuple[int, ...], part: str) -> None:
         super().__init__()
-        self.hard, self.outputs = row.hard, row.outputs
+        self.classifies, self.outputs = row.classifies, row.outputs
         self.emb = nn.Embedding(row.words, size) if row.words and part != "recurrent" else None
         make = partial(gw.nn.LSTM, gate_activation="hard_sigmoid") if row.hard else nn.LSTM
         self.rnns = nn.ModuleList(make(i, o) for i, o in zip((size, *widths), widths))
@@ -66,7 +82,7 @@ class Net(nn.Module):
             lasts.append(last)
         if self.fc is None:
             return x, lasts
-        y = self.fc(x[-1] if self.hard else x)
+        y = self.fc(x[-1] if self.classifies else x)
         y = torch.sigmoid(y) if self.outputs == 1 else torch.softmax(y, -1)
         return y, lasts
 

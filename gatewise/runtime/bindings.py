@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
@@ -126,8 +127,8 @@ def kernels() -> dict[str, Any]:
 
 
 def kernels_of(isa: str | None) -> Any:
-    """The table of an instruction set; without a name, of the fastest."""
-    tables = kernels()
+    """The table of an instruction set; without a name, of that in GATEWISE_ISA, or of the fastest."""
+    isa, tables = isa or os.environ.get("GATEWISE_ISA") or None, kernels()
     if isa is not None and isa not in tables:
         raise ValueError(f"this machine cannot run {isa!r}: expected one of {tuple(tables)}")
     return tables[isa or next(iter(tables))]
@@ -136,7 +137,7 @@ def kernels_of(isa: str | None) -> Any:
 def expands() -> bool:
     """Whether this machine takes the masked form well: with AVX-512 of Intel, which spreads values to set bits in few
     cycles. On AMD's a step of the word model is twice as fast with its zeros."""
-    return bool(library().gw_expands_well())
+    return bool(library().gw_expands_well()) and kernels_of(None).contents.isa == b"avx512"
 
 
 def _address(array: NDArray[Any] | None) -> int | None:

@@ -102,3 +102,14 @@ def test_tables_that_do_not_fit_are_refused():
     directions = [case.pack(embedding=np.zeros((rows, 7))) for rows in (4, 3)]
     with pytest.raises(ValueError, match="do not have as many rows"):
         bindings.Network([directions], 7, n_words=4)
+
+
+def test_the_environment_names_the_instruction_set(monkeypatch):
+    """Benchmarks without the widest vectors run on the machine that has them."""
+    last = list(bindings.kernels())[-1]
+    monkeypatch.setenv("GATEWISE_ISA", last)
+    assert bindings.kernels_of(None).contents.isa.decode() == last
+    assert not bindings.expands()
+    monkeypatch.setenv("GATEWISE_ISA", "mmx")
+    with pytest.raises(ValueError, match="cannot run 'mmx'"):
+        bindings.kernels_of(None)
