@@ -15,7 +15,15 @@ from gatewise.layout import Cell, Squash, State, suffix
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
 from gatewise.nn.lookup import Stored
-from gatewise.nn.recurrence import Weights, faster_unfused, fused_layer, fusible, scan_anywhere, unscale
+from gatewise.nn.recurrence import (
+    Weights,
+    faster_unfused,
+    fused_layer,
+    fusible,
+    scan_anywhere,
+    unscale,
+    widened_layer,
+)
 from gatewise.nn.single_step import SingleStep
 
 
@@ -263,7 +271,11 @@ class CompactRecurrent(Recurrent):
             x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask)
         )
         if fused and not faster_unfused(self.cell, x, [weights], len(state[0])):
-            out, (after,) = fused_layer(self.cell, x.flip(0) if reverse else x, [state], [weights], sizes)
+            ahead = x.flip(0) if reverse else x
+            if x.is_cuda:
+                out, after = widened_layer(self.cell, ahead, state, weights, sizes)
+            else:
+                out, (after,) = fused_layer(self.cell, ahead, [state], [weights], sizes)
             return (out.flip(0) if reverse else out), after
         if layer.bias_gated is None:
             weights = replace(weights, b_hh=None)  # zeros, which every step would add

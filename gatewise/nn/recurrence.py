@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import _VF, Tensor
+from torch.nn.functional import pad
 
 from gatewise.layout import Cell, State
 from gatewise.nn.cells import SQUASHES
@@ -218,6 +219,29 @@ def fused_layer(
         output = output * whole
         last[0] = last[0] * whole.view(len(weights), 1, hidden)
     return output, [tuple(part[d] for part in last) for d in range(len(weights))]
+
+
+def widened_layer(
+    cell: Cell, x: Tensor, state: State, weights: Weights, batch_sizes: Tensor | None = None, to: int = 16
+) -> tuple[Tensor, State]:
+    """`fused_layer` of one direction, its widths filled up with zeros to multiples of `to`.
+
+    cuDNN's fast kernels want such widths, which a cut does not leave. A neuron without weights and biases stays at
+    zero: c' = (c + tanh(0)) / 2, and h' = h / 2 of a GRU.
+    """
+    (_, n_inputs), hidden = weights.w_ih.shape, weights.w_hh.shape[1]
+    more_inputs, more = -n_inputs % to, -hidden % to
+
+    def rows(w: Tensor, columns: int) -> Tensor:  # (G*H, C)
+        return pad(w.view(cell.n_gates, hidden, -1), (0, columns, 0, more)).flatten(0, 1)
+
+    biases = (
+        None if b is None else pad(cell.split(b), (0, more)).flatten() for b in (weights.b_ih, weights.b_hh)
+    )
+    wide = Weights(rows(weights.w_ih, more_inputs), rows(weights.w_hh, more), *biases)
+    first = tuple(pad(part, (0, more)) for part in state)
+    out, (last,) = fused_layer(cell, pad(x, (0, more_inputs)), [first], [wide], batch_sizes)
+    return out[..., :hidden], tuple(part[:, :hidden] for part in last)
 
 
 def fused_stack(

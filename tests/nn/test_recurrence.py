@@ -138,3 +138,18 @@ def test_dense_layers_take_our_kernels_where_they_are_faster(hidden, batch, grad
     assert found == ours
     monkeypatch.setattr(recurrence, "no_kernel", lambda *of: "it is not on a GPU")
     assert not recurrence.faster_unfused(rnn.cell, torch.ones(1), [rnn.weights(0, 0, batch)], batch)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_widened_layer_is_the_same_layer(cell: str, bias: bool) -> None:
+    """Neurons and inputs without weights add nothing: outputs, last states and gradients are those of the layer."""
+    case = {"cell": cell, "i": 5, "h": 3, "t": 4, "b": 2, "bias": bias, "which": set()}
+    torch.manual_seed(0)
+    kind, weights = OURS[cell].cell, draw_weights(case, per_sequence=False)
+    state = tuple(torch.randn(2, 3).double() for _ in range(kind.n_states))
+    x = torch.randn(4, 2, 5).double().requires_grad_()
+    expected, (last,) = fused_layer(kind, x, [state], [weights])
+    answer, after = recurrence.widened_layer(kind, x, state, weights, to=8)
+    close((answer, after), (expected, last))
+    close(*(torch.autograd.grad(out.square().sum(), x)[0] for out in (answer, expected)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.nn import Recurrent
+from gatewise.nn.lookup import is_compact
 from gatewise.nn.recurrence import Weights
 from gatewise.tasks.models import stacks_of
 from gatewise.tasks.training.feeds import Feed
@@ -70,19 +71,24 @@ def timed(call: Callable[[], None], device: torch.device, repeats: int) -> float
 def recurrence_share(
     model: nn.Module, feed: Feed, step: Any, update: Replayed, device: torch.device
 ) -> float | None:
-    """The fraction, or None on a CPU, where a profiler tells more, and of several stacks. The model is left as it was
-    found."""
-    stacks = stacks_of(model)
-    if device.type != "cuda" or update.graph is None or len(stacks) > 1:
+    """The fraction, or None on a CPU, where a profiler tells more. The model is left as it was found."""
+    stack = only_stack(model)
+    if device.type != "cuda" or update.graph is None or stack is None:
         return None
     was = model.training
     model.train()
-    alone = Replayed(StackAlone(stacks[0], feed, device), device)
+    alone = Replayed(StackAlone(stack, feed, device), device)
     for _ in range(WARM_UP + 1):
         alone()
     recurrence = timed(alone, device, REPEATS)
     model.train(was)
     return recurrence / step_seconds(step, update, device)
+
+
+def only_stack(model: nn.Module) -> Recurrent | None:
+    """The one that can be timed alone: there is no other, and its weights have their original shapes."""
+    stacks = stacks_of(model)
+    return stacks[0] if len(stacks) == 1 and not is_compact(stacks[0]) else None
 
 
 def step_seconds(step: Any, update: Replayed, device: torch.device) -> float:
