@@ -18,19 +18,33 @@ torch.set_num_threads(1)
 
 quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 settings.register_profile(
-    "usual", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=quiet
+    "usual", max_examples=16, deadline=None, derandomize=True, database=None, suppress_health_check=quiet
 )
 settings.register_profile("long", parent=settings.get_profile("usual"), max_examples=1000, derandomize=False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--long", action="store_true", help="1000 examples a property instead of 25, campaigns in full"
+        "--long", action="store_true", help="1000 examples a property, campaigns in full, tests marked long"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("--long") else "usual")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `long` are slow repeats of others: further compilers, further moments to be killed at."""
+    if not config.getoption("--long"):
+        slow = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.fixture
+def every(pytestconfig: pytest.Config) -> Callable[[Any, int], Any]:
+    """every(values, k): all of them with --long, else each k-th, the first among them."""
+    return lambda values, k: values if pytestconfig.getoption("--long") else values[::k]
 
 
 @pytest.fixture

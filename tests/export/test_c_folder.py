@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ import gatewise as gw
 from gatewise.export.csource import KERNELS
 from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES
 
+LIKE_OURS = ["read", "run", "layer_1", "m", "E", "golden_x"]
 COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
 
 
@@ -26,7 +28,9 @@ def example(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("compiler", "k"), [(COMPILERS[-1], k) for k in range(len(VARIETY))] + [("gcc", k) for k in (0, 3)]
+    ("compiler", "k"),
+    [pytest.param(COMPILERS[-1], k, marks=[pytest.mark.long] * (k % 3 > 0)) for k in range(len(VARIETY))]
+    + [("gcc", 3)],
 )
 def test_make_check(compiler: str, k: int, tmp_path: Path) -> None:
     """Clean under -Wall -Wextra -Werror -pedantic, right, and the example runs; half of them with a weight file."""
@@ -42,11 +46,11 @@ def test_make_check(compiler: str, k: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lanes", [[], ["-DGW_LANES=1"]])
-def test_fast_math_is_as_right(lanes: list[str], tmp_path: Path) -> None:
+def test_fast_math_is_as_right(lanes: list[str], every: Any, tmp_path: Path) -> None:
     """Who ships to small machines likes it; it may change the order of sums, not what an exponential is."""
     flags = ["-O1", "-ffast-math", *lanes]
     kernels = compile_kernels(tmp_path, *flags)
-    for k in range(len(VARIETY)):
+    for k in every(range(len(VARIETY)), 5):
         folder = tmp_path / str(k)
         gw.export.to_c(variety(k).small, folder, block=6, weights=("float32", "int8")[k % 2])
         run("gcc", *STRICT, *flags, "-o", folder / "check", "check.c", "model.c", *kernels, "-lm", cwd=folder)
@@ -118,10 +122,10 @@ def test_the_example_says_what_a_step_lacks(bidirectional: bool, tmp_path: Path)
         assert len(done.stdout.splitlines()) == answers
 
 
-def test_sanitizers(tmp_path: Path) -> None:
+def test_sanitizers(every: Any, tmp_path: Path) -> None:
     flags = ["-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     kernels = compile_kernels(tmp_path, *flags)
-    models = [variety(k).small for k in range(len(VARIETY))]
+    models = [variety(k).small for k in every(range(len(VARIETY)), 3)]
     for k, small in enumerate([*models, sentiment()]):  # of the last one most words are searched for in vain
         folder = tmp_path / str(k)
         gw.export.to_c(
@@ -135,9 +139,9 @@ def test_sanitizers(tmp_path: Path) -> None:
         assert "passed" in run(folder / "check", cwd=folder)
 
 
-def test_symbols(kernels: list[Path], tmp_path: Path) -> None:
+def test_symbols(kernels: list[Path], every: Any, tmp_path: Path) -> None:
     """Nothing is allocated, nothing but libm and string.h is called, and no variable outlives a call."""
-    for k in range(len(VARIETY)):
+    for k in every(range(len(VARIETY)), 3):
         folder = tmp_path / str(k)
         gw.export.to_c(variety(k).small, folder, file_above=0 if k % 2 else 1 << 20)
         run("gcc", *STRICT, "-O1", "-fno-pie", "-c", "model.c", cwd=folder)
@@ -180,7 +184,9 @@ def test_no_name_can_clash(k: int, tmp_path: Path) -> None:
     assert not [name for name in names - own if name.endswith(ends) and not name.lower().startswith("gw_")]
 
 
-@pytest.mark.parametrize("name", ["take", "read", "run", "layer_1", "log", "m", "int32", "E", "golden_x"])
+@pytest.mark.parametrize(
+    "name", ["take", "log", "int32"] + [pytest.param(name, marks=pytest.mark.long) for name in LIKE_OURS]
+)
 def test_names_that_look_like_ours(name: str, tmp_path: Path) -> None:
     gw.export.to_c(variety(1).small, tmp_path / "m", name=name)
     assert "passed" in run("make", "check", "all", "OPTIMIZE=-O0", cwd=tmp_path / "m")

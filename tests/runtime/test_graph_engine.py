@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -150,12 +151,20 @@ class Speaker(nn.Module):
         return self.fc(out), state
 
 
-@pytest.fixture
-def speaker() -> tuple[nn.Module, Any, Tensor, Tensor]:
+@cache
+def spoken() -> tuple[nn.Module, Any, Tensor, Tensor]:
     torch.manual_seed(0)
     small = gw.compress(Speaker().eval())
     x, who = torch.randn(2, 6, 4), torch.randn(2, 4)
     return small, gw.Engine(small, example=(x, who)), x, who
+
+
+@pytest.fixture
+def speaker() -> tuple[nn.Module, Any, Tensor, Tensor]:
+    """One engine for all of them, because following forward() takes seconds; it begins without a state."""
+    small, engine, x, who = spoken()
+    engine.reset()
+    return small, engine, x.clone(), who.clone()
 
 
 def test_a_state_stands_for_the_argument_and_the_answer(speaker: Any) -> None:

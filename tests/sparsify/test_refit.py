@@ -101,7 +101,6 @@ def refit_or_dense(model: nn.Module, hold: str) -> gw.Refit | None:
 
 
 @pytest.mark.parametrize("hold", ["weights", "structure"])
-@settings(max_examples=40)
 @given(net=sparse_networks())
 def test_nothing_that_was_removed_comes_back(hold: str, net: Case) -> None:
     """Whatever moves all weights at once; and what a cut leaves gives the same answers as the network before it."""

@@ -115,7 +115,7 @@ def test_cut_off_in_either_part_the_numbers_are_the_same(
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("lines_before", [1, 2])
+@pytest.mark.parametrize("lines_before", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_kill_9_in_either_part(lines_before: int, folder: Path, tmp_path: Path) -> None:
     row = sparse("words", "bayes", folder, "refit.epochs=4")
     source, out = tmp_path / "row.toml", tmp_path / "cut"

@@ -83,6 +83,7 @@ def test_a_checkpoint_from_before_the_model_counted_resumes(
     assert numbers(train(row, options(tmp_path / "cut", folder, resume=True))) == numbers(whole)
 
 
+@pytest.mark.long
 def test_kill_9_and_resume(folder: Path, tmp_path: Path) -> None:
     """A process that is killed without warning leaves a checkpoint that another goes on from, to the same numbers."""
     row = tiny("words", folder, "epochs=6")

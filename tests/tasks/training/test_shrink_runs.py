@@ -23,6 +23,7 @@ WIDE = ["model.init=uniform", "model.init_range=0.3"]
 LASSO = ["sparsify.method=group-lasso", "sparsify.group=1e-3", "sparsify.threshold=0.27", "train.epochs=4"]
 BAYES = ["sparsify.method=variational", "sparsify.log_sigma=-1.5", "sparsify.snr_threshold=0.5"]
 METHODS = {"lasso": LASSO, "bayes": BAYES}
+MOMENTS = {(1, 14), (1, 39), (1, 60), (2, 26), (2, 52)}  # of being cut off; --long has more
 
 
 def shrinking(task: str, method: str, folder: Path, *more: str) -> Recipe:
@@ -59,8 +60,14 @@ def test_a_cut_changes_no_quality(
         assert result["quality"][name] == pytest.approx(again[name], rel=1e-4)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("after", [0, 9, 12, 14, 25, 26, 39, 45, 52, 60])
+@pytest.mark.parametrize(
+    ("every", "after"),
+    [
+        pytest.param(every, after, marks=[pytest.mark.long] * ((every, after) not in MOMENTS))
+        for every in (1, 2)
+        for after in (0, 9, 12, 14, 25, 26, 39, 45, 52, 60)
+    ],
+)
 def test_cut_off_anywhere_the_numbers_are_the_same(
     every: int, after: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
