@@ -18,6 +18,7 @@ import gatewise as gw
 from gatewise.export.csource import KERNELS
 from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES
 
+ARM = "arm-none-eabi-gcc"
 LIKE_OURS = ["read", "run", "layer_1", "m", "E", "golden_x"]
 COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
 
@@ -211,10 +212,12 @@ def sentiment(n_words: int = 2000, size: int = 30, hidden: int = 16, kept_words:
 
 def test_cortex_m(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Compiles for a microcontroller; the report counts the constants as its linker would."""
-    if shutil.which("arm-none-eabi-gcc") is None:
-        reason = (
-            "arm-none-eabi-gcc is not installed: no Cortex-M was compiled for (Debian: gcc-arm-none-eabi)"
-        )
+    (tmp_path / "c.c").write_text("#include <string.h>\nextern int a;\n")
+    if (
+        shutil.which(ARM) is None
+        or subprocess.run([ARM, "-c", "c.c"], cwd=tmp_path, check=False, capture_output=True).returncode
+    ):
+        reason = f"no {ARM} with a C library (Debian: libnewlib-arm-none-eabi): no Cortex-M was compiled for"
         print(reason)
         pytest.skip(reason)
     small = sentiment()
