@@ -7,6 +7,8 @@ memory. One line of `statements` is a whole statement, however many lines of tex
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +57,17 @@ class Body:
             self.statements.append([f"/* {self.line} */"] if self.line else [])
             self.told = self.line
         self.statements.append(list(lines))
+
+    @contextmanager
+    def apart(self) -> Iterator[list[str]]:
+        """What is said goes into this list: lines for a statement around them."""
+        before, told, lines = self.statements, self.told, list[str]()
+        self.statements, self.told = [], self.line
+        try:
+            yield lines
+        finally:
+            lines += [line for statement in self.statements for line in statement]
+            self.statements, self.told = before, told
 
     @property
     def code(self) -> list[list[str]]:

@@ -17,12 +17,11 @@ from gatewise.export.golden import GOLDEN_STEPS
 from gatewise.export.goldenprogram import GoldenProgram, chosen
 from gatewise.export.measured import said
 from gatewise.program.graph import Program
-from gatewise.program.operations import Embed, Linear, Recurrent
+from gatewise.program.operations import Decode, Embed, Linear, Operation, Recurrent
 from gatewise.program.ways import programs
 from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.wording import counted
 
-LAYERS = (Embed, Linear, Recurrent)
 LONGEST = 128  # of every size that a call chooses
 
 
@@ -48,8 +47,14 @@ def program_model(
     return written(function, golden, name, title, file_above), golden.errors(example), measured_on
 
 
+def layers_of(op: Operation) -> tuple[str, ...]:
+    if isinstance(op, Decode):
+        return op.embedding, op.module, op.head
+    return (op.module,) if isinstance(op, Embed | Linear | Recurrent) else ()
+
+
 def check_layers(program: Program, model: nn.Module) -> None:
-    for name in dict.fromkeys(node.op.module for node in program.nodes if isinstance(node.op, LAYERS)):
+    for name in dict.fromkeys(name for node in program.nodes for name in layers_of(node.op)):
         for own, tensor in model.get_submodule(name).named_parameters():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name}.{own} is not finite, and NaN or infinity is not exported.")

@@ -209,20 +209,26 @@ class Layers:
         self, node: Node, level: Level, frame: Frame, first: list[str], x: tuple[str, str], y: tuple[str, int]
     ) -> None:
         """The directions of one layer of a stack, side by side in y."""
-        body, done = self.body, 0
-        sizes = f"{in_c(frame.batch)}, {in_c(frame.steps)}, {frame.length}"
-        most = largest(frame.steps, body.most), largest(frame.batch, body.most)
+        begun, done = self.states[node], 0
         for r in level.directions:
-            state = self.begin(level, r, first, len(self.states[node]), frame)
-            self.states[node].append(state)
-            if r.kept:
-                body.need(layer_scratch(self.packed[state.name], *most))
-                to = y[0] if y[0] == "NULL" or not done else f"{y[0]} + {done}"
-                given = (
-                    f"&{state.name}, {sizes}, {int(r.reverse)}, {x[0]}, {x[1]}, {state.s}, {state.c}, {to}"
-                )
-                body.say(f"{body.call('run_layer')}({given}, {y[1]}, m->scratch);")
+            begun.append(self.begin(level, r, first, len(begun), frame))
+            self.run(begun[-1], frame, x, y, done)
             done += r.kept
+
+    def run(self, state: State, frame: Frame, x: tuple[str, str], y: tuple[str, int], at: int = 0) -> None:
+        """The steps of one layer and direction, from its state; its channels begin at this one of y."""
+        body, r = self.body, state.recurrence
+        if not r.kept:
+            return
+        body.need(
+            layer_scratch(
+                self.packed[state.name], largest(frame.steps, body.most), largest(frame.batch, body.most)
+            )
+        )
+        to = y[0] if y[0] == "NULL" or not at else f"{y[0]} + {at}"
+        sizes = f"{in_c(frame.batch)}, {in_c(frame.steps)}, {frame.length}"
+        given = f"&{state.name}, {sizes}, {int(r.reverse)}, {x[0]}, {x[1]}, {state.s}, {state.c}, {to}"
+        body.say(f"{body.call('run_layer')}({given}, {y[1]}, m->scratch);")
 
     def length(self, lengths: Value, batch: int, steps: int) -> str:
         """A pointer to how long the sequence is."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from gatewise.export import calong, coperations, cpieces
 from gatewise.export.cbody import C_KINDS, Body
+from gatewise.export.cdecoding import decode
 from gatewise.export.clayers import Ints, Layers
 from gatewise.export.coperations import shape_of
 from gatewise.export.csizes import letters_of, product
@@ -115,9 +116,12 @@ def write_function(
 
 
 def is_direct(node: Node, users: Mapping[Node, list[Node]], program: Program) -> bool:
-    """Whether scores, which may be as many as there are words, are computed in the caller's memory."""
+    """Whether scores, which may be as many as there are words, are computed in the caller's memory.
+
+    So are answers of a decoder, which then decodes once, behind the last piece of a sequence.
+    """
     alone = not users[node] and program.results.count(node) == 1
-    return alone and isinstance(node.op, ops.Linear | ops.Softmax)
+    return alone and isinstance(node.op, ops.Linear | ops.Softmax | ops.Decode)
 
 
 def refuse_opaque(program: Program) -> None:
@@ -148,6 +152,8 @@ def written(
             return layers.recurrent(node, given, wants_y, remembers=goes_on)
         if isinstance(op, ops.LastState):
             return layers.last_state(node)
+        if isinstance(op, ops.Decode):
+            return decode(layers, node, given)
         if isinstance(op, ops.Parameter):
             return layers.parameter(op.tensor, shape_of(node), node.kind)
         write = cpieces.WRITE if stream is not None and node in stream.special else WRITE

@@ -80,6 +80,15 @@ static void widen(int32_t rows, int32_t n, const int32_t *places, const float *x
     }
 }
 """,
+    "first_largest": """\
+/* The first of the largest. */
+static int32_t first_largest(int32_t n, const float *x) {
+    int32_t best = 0;
+    for (int32_t j = 1; j < n; j++)
+        if (x[j] > x[best]) best = j;
+    return best;
+}
+""",
     "softmax": """\
 /* exp(y) / sum exp(y) along the middle one of three axes, in place. */
 static void softmax(int32_t outer, int32_t n, int32_t inner, float *y) {

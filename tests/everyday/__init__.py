@@ -6,7 +6,7 @@
 Every back end runs all of them, or says why not: `REFUSED[back end][name]` is a part of what it says.
 """
 
-from everyday import attended, joined, padded, pooled, shaped, stateful  # noqa: F401  for their models
+from everyday import attended, decoded, joined, padded, pooled, shaped, stateful  # noqa: F401  for their models
 from everyday.table import EVERYDAY, compressed, thinned
 
 REFUSED: dict[str, dict[str, str]] = {"engine": {}, "onnx": {}, "c": {}}

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from decoders import Case, speller, spellers
-from hypothesis import given
+from compiled import CompiledProgram, run
+from decoders import Case, margin, speller, spellers
+from hypothesis import assume, given, settings
 from test_onnx_programs import Session
+
+import gatewise as gw
+from gatewise.export.goldenprogram import answers, from_example, rounded_layers
 
 
 @given(case=spellers())
@@ -26,3 +31,35 @@ def test_onnx_versions(opset: int, tmp_path: Path) -> None:
     words = torch.randint(9, (3, 5))
     (ids,) = Session(model, tmp_path, opset=opset)(words)
     assert torch.equal(ids, model(words))
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@settings(max_examples=3)
+@given(case=spellers())
+def test_c_gives_the_same_symbols(weights: str, case: Case, kernels: list[Path], tmp_path: Path) -> None:
+    """Whole words, one by one; with int8 the symbols of the rounded network, as far as no rounding decides."""
+    small = case.small
+    compiled = CompiledProgram(small, tmp_path, kernels, (case.words,), weights=weights, block=8)
+    measure = rounded_layers(small) if weights == "int8" else small
+    for word in case.words.split(1):
+        one = from_example(compiled.program, small, (word,))
+        (expected,) = answers(compiled.program, measure, one)
+        with torch.no_grad():
+            doubted = weights == "int8" and margin(measure, word, torch.from_numpy(expected)) < 1e-3
+        assume(not doubted)
+        (found,) = compiled.run(compiled.instance(), one, [expected])
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_the_folder_checks_itself(weights: str, tmp_path: Path) -> None:
+    """make check compares the golden word exactly, whole and letter by letter, also with weights in a file."""
+    model = speller(layers=2, cell="LSTM")
+    with torch.no_grad():
+        model.phones.weight[3] = 0
+        model.decoder.weight_hh_l1[:, ::2] = 0
+        model.fc.weight[:, ::2] = 0
+    gw.export.to_c(model, tmp_path / "m", weights=weights, file_above=0 if weights == "int8" else 1 << 20)
+    said = run("make", "check", "-C", tmp_path / "m")
+    assert said.count("whole numbers: ok") == 2
+    assert "malloc" not in (tmp_path / "m" / "model.c").read_text()

@@ -27,6 +27,7 @@ WHOLE = {
     "self attention": "compares steps with each other",
     "squeeze excite": "depends on steps to come",
     "words and tags": "both directions",
+    "decoder of two layers": "both directions",
     "siamese": "several sequences",
     "packed states": "both directions",
     "packed tagger": "several lengths",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from typing import Any
 
@@ -16,11 +15,13 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.program.graph import Program
+from gatewise.program.operations import Decode
 from gatewise.program.stand_ins import Refused
 from gatewise.program.ways import programs
 from gatewise.readers import find_readers
-from gatewise.runtime.bindings import Network
+from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import evaluate
+from gatewise.runtime.layers import RecurrentLayer
 
 
 def decoding(model: nn.Module) -> Program:
@@ -129,10 +130,8 @@ def test_what_cannot_be_recorded_is_said() -> None:
 
 def test_the_kernel_checks_what_it_is_given() -> None:
     """Wrong symbols and other networks are refused, before memory is touched."""
-    engine: Any = gw.Engine(speller())
-    (node,) = [step.run for step in engine.ways[-1].prepared.steps if step.node.op.name == "Decode"]
-    decoder = inspect.getclosurevars(node).nonlocals["decoder"]
-    network: Network = decoder.layer.network
+    model = speller()
+    network = Decoder(model, Decode("phones", "decoder", "fc", START, END, 3), None).layer.network
     state, ids = network.zero_state(1), np.empty((1, 3), np.int64)
     with pytest.raises(ValueError, match=r"start 7 or end 2 is outside 0\.\.6"):
         network.decode(state, ids, 1, 7, 2, 3, 1)
@@ -140,6 +139,5 @@ def test_the_kernel_checks_what_it_is_given() -> None:
         network.decode(state, ids, 1, 1, 2, 4, 1)
     with pytest.raises(TypeError, match="takes 7 arguments"):
         network.decode(state)
-    (encoder, *_) = engine.ways[-1].prepared.layers.values()
     with pytest.raises(TypeError, match="needs a network from words to one score for each"):
-        encoder.network.decode(state, ids, 1, 1, 2, 3, 1)
+        RecurrentLayer(model.encoder, "encoder").network.decode(state, ids, 1, 1, 2, 3, 1)
