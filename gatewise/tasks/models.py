@@ -204,8 +204,9 @@ class SeriesModel(TaskModel):
 class Pronouncer(TaskModel):
     """An encoder reads the letters of a word, a decoder that starts from its last state says phonemes.
 
-    A call answers: the decoder reads its own phonemes. `teach` gives scores of the next phoneme where those before
-    it are given, and alone has dropout. With a bidirectional encoder `bridge` makes the state of both directions one.
+    A call answers: the decoder reads its own phonemes. With `phonemes` (B, L) it gives scores of each of them,
+    (B, L, phonemes), with those before it given; only then there is dropout. With a bidirectional encoder `bridge`
+    makes the state of both directions one.
     """
 
     def __init__(
@@ -248,7 +249,10 @@ class Pronouncer(TaskModel):
         self.drop = nn.Dropout(dropout)
         self.fc = nn.Linear(hidden, phonemes)
 
-    def forward(self, letters: Tensor, mask: Tensor | None = None) -> Tensor:  # (B, longest)
+    # With a star: back ends, which only answer, take any argument that may be None for one of theirs.
+    def forward(self, letters: Tensor, mask: Tensor | None = None, *phonemes: Tensor) -> Tensor:
+        if phonemes:
+            return self.taught(letters, mask, *phonemes)
         return greedy_decode(
             self.phoneme_emb,
             self.decoder,
@@ -259,8 +263,7 @@ class Pronouncer(TaskModel):
             longest=self.longest,
         )
 
-    def teach(self, letters: Tensor, mask: Tensor | None, phonemes: Tensor) -> Tensor:  # (B, L, phonemes)
-        """Scores of every one of `phonemes` (B, L), with those before it given."""
+    def taught(self, letters: Tensor, mask: Tensor | None, phonemes: Tensor) -> Tensor:
         state = self.read_word(self.drop(self.emb(letters)), mask)
         before = torch.cat([torch.full_like(phonemes[:, :1], self.start), phonemes[:, :-1]], dim=1)
         out, _ = self.decoder(self.drop(self.phoneme_emb(before)), state)

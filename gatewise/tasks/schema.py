@@ -50,7 +50,7 @@ class Model:
     cell: Literal["LSTM", "GRU"] = "LSTM"
     bidirectional: bool = False  # g2p: the encoder
     gates: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"  # classification; language models have sigmoid
-    init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
+    init: Literal["uniform", "glorot", "orthogonal", "torch"] = "uniform"
     init_range: float = 0.1  # of "uniform"
     forget_bias: float = 0.0
 

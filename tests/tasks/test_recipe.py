@@ -33,7 +33,7 @@ OTHERS = [
     "ptb-word-small-dense",
     "ptb-word-small-prune-wgn-gru",
     "imdb-bayes-wgn-gru",
-    "g2p-original",
+    *(f"g2p-{row}" for row in ("original", "bayes-wgn", "prune-wgn", "prune-wgn-60k")),
     *(
         f"{task}-bayes-{levels}-best"
         for task in ("imdb", "agnews", "ptb-char", "ptb-word-small")

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gatewise.tasks.data.pronunciation import END, PAD, UNSTRESSED
-from gatewise.tasks.models import Pronouncer, State
+from gatewise.tasks.models import State
 from gatewise.tasks.training.feeds import Fed
 from gatewise.tasks.training.objectives import Kind, Objective
 
@@ -33,8 +33,7 @@ class Pronouncing(Objective):
     def run(self, model: nn.Module, batch: Fed, state: State | None) -> tuple[Tensor, State | None]:
         """Scores (B, L, V) where there is one pronunciation to learn, else the network's own answers (B, S)."""
         if batch.targets.dim() == 2:
-            assert isinstance(model, Pronouncer)
-            return model.teach(batch.inputs, batch.mask, batch.targets), None
+            return model(batch.inputs, batch.mask, batch.targets), None
         return model(batch.inputs, batch.mask), None
 
     def losses(self, output: Tensor, targets: Tensor) -> Tensor:
