@@ -29,6 +29,8 @@ OTHERS = [
     "ptb-word-small-prune-wgn-best",
     "ptb-word-large-prune-wn-best",
     "ptb-word-large-prune-wgn-best",
+    "ptb-word-large-prune-wn-refit",
+    "ptb-word-large-prune-wgn-refit",
     "ptb-word-small-prune-wgn-refit",
     "ptb-word-small-dense",
     "ptb-word-small-prune-wgn-gru",
