@@ -12,7 +12,7 @@ import gatewise
 PACKAGE = Path(gatewise.__file__).parent
 STAGES = """
     wording layout nn program readers groups masks structure sizes
-    sparsify report budget analyse compact runtime export tasks sweep recipes cli
+    sparsify report budget integrations analyse compact runtime export tasks sweep recipes cli
 """
 RANK = {stage: k for k, stage in enumerate(STAGES.split())}
 IMPORT = re.compile(r"^\s*(?:from gatewise|import gatewise)\.(\w+)|^\s*from gatewise import ([\w, ]+)", re.M)
@@ -64,7 +64,7 @@ def test_importing_needs_only_the_core() -> None:
     code = (
         "import sys, torch; before = set(sys.modules); from gatewise import *; "
         "extra = {m.split('.')[0] for m in set(sys.modules) - before}; "
-        "print(sorted(extra & {'matplotlib', 'typer', 'rich', 'triton', 'onnx', 'onnxruntime', 'optuna', 'cffi'}))"
+        "print(sorted(extra & set('matplotlib typer rich triton onnx onnxruntime optuna cffi lightning'.split())))"
     )
     assert printed_by(code) == "[]"
 
