@@ -26,6 +26,7 @@ if shutil.which("gcc") is None or shutil.which("make") is None:
     pytest.skip("there is no gcc, or no make", allow_module_level=True)
 
 SOURCES = Path(gw.__file__).parent / "runtime" / "kernels"
+ARM = "arm-none-eabi-gcc"
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=fast"]
 OPTIONS = PLAIN | {"hidden": 6, "words": 7, "density": 0.8, "dead": 0.1, "steps": 5, "batch": 1}
 VARIETY: list[dict[str, Any]] = [
@@ -59,6 +60,18 @@ def run(*command: str | Path, cwd: Path | None = None, expect: int = 0) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
     assert done.returncode == expect, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
+
+
+def need_arm(folder: Path) -> None:
+    """Skip, and say so, where nothing compiles for a Cortex-M."""
+    (folder / "c.c").write_text("#include <string.h>\nextern int a;\n")
+    if (
+        shutil.which(ARM) is None
+        or subprocess.run([ARM, "-c", "c.c"], cwd=folder, check=False, capture_output=True).returncode
+    ):
+        reason = f"no {ARM} with a C library (Debian: libnewlib-arm-none-eabi): no Cortex-M was compiled for"
+        print(reason)
+        pytest.skip(reason)
 
 
 def compile_kernels(folder: Path, *flags: str) -> list[Path]:

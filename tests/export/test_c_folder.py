@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled import SOURCES, STRICT, VARIETY, compile_kernels, run, variety
+from compiled import SOURCES, STRICT, VARIETY, compile_kernels, need_arm, run, variety
 from networks import Net
 from torch import nn
 
@@ -18,7 +18,6 @@ import gatewise as gw
 from gatewise.export.csource import KERNELS
 from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES
 
-ARM = "arm-none-eabi-gcc"
 LIKE_OURS = ["read", "run", "layer_1", "m", "E", "golden_x"]
 COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
 
@@ -212,14 +211,7 @@ def sentiment(n_words: int = 2000, size: int = 30, hidden: int = 16, kept_words:
 
 def test_cortex_m(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Compiles for a microcontroller; the report counts the constants as its linker would."""
-    (tmp_path / "c.c").write_text("#include <string.h>\nextern int a;\n")
-    if (
-        shutil.which(ARM) is None
-        or subprocess.run([ARM, "-c", "c.c"], cwd=tmp_path, check=False, capture_output=True).returncode
-    ):
-        reason = f"no {ARM} with a C library (Debian: libnewlib-arm-none-eabi): no Cortex-M was compiled for"
-        print(reason)
-        pytest.skip(reason)
+    need_arm(tmp_path)
     small = sentiment()
     (layer,) = small.rnn.layers
     assert (layer.kept, len(layer.slots)) == (4, 6)

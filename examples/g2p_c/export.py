@@ -1,0 +1,86 @@
+"""A trained speller as a C function, g2p("gatewise", out, sizeof out), for a machine without files and malloc.
+
+    python examples/g2p_c/export.py runs/g2p-original g2p     # int8; --float32 for four bytes a weight
+    make -C g2p check && g2p/build/g2p gatewise sparse
+    make -C g2p size                                          # on a Cortex-M4, with gcc-arm-none-eabi
+
+The run is one of the task g2p, or a folder that such a model was saved in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import gatewise as gw
+from gatewise.export.goldenprogram import rounded_layers
+from gatewise.tasks.data.encoding import Encoding
+from gatewise.tasks.data.pronunciation import END, LETTER_END
+from gatewise.tasks.finished.opened import open_run
+
+HERE = Path(__file__).parent
+PROGRAM = ("g2p.h", "g2p.c", "main.c", "Makefile")
+WORDS = "gatewise sparse neuron gate phoneme through though knight a strengths queue onomatopoeia".split()
+
+
+def export(
+    model: nn.Module, encoding: Encoding, folder: Path, weights: str = "int8", words: Sequence[str] = WORDS
+) -> gw.export.CSource:
+    """Write the folder: the network in model/, letters and phonemes, golden words, and the program around them."""
+    small = gw.compress(model.eval())
+    made = gw.export.to_c(small, folder / "model", name="network", weights=weights)
+    answering = rounded_layers(small) if weights == "int8" else small
+    with torch.no_grad():
+        ids = {word: answering(torch.from_numpy(encoding.encode(word))[None])[0].numpy() for word in words}
+    said = {word: str(encoding.decode(answer)) for word, answer in ids.items()}
+    (folder / "phonemes.h").write_text(tables(encoding, len(ids[words[0]])))
+    (folder / "golden_words.h").write_text(golden(said))
+    for file in PROGRAM:
+        shutil.copy(HERE / file, folder / file)
+    return made
+
+
+def tables(encoding: Encoding, longest: int) -> str:
+    """phonemes.h: what ids of letters and phonemes mean."""
+    names = encoding.classes
+    letters = "".join(encoding.symbols[LETTER_END + 1 :])
+    room = longest * (max(map(len, names)) + 1)
+    return f"""\
+/* Letters in, phonemes out. */
+
+enum {{ G2P_LETTERS = {encoding.max_len}, G2P_PHONEMES = {longest}, G2P_ROOM = {room} }};
+enum {{ FIRST_LETTER = {LETTER_END + 1}, LETTER_END = {LETTER_END}, PHONEME_END = {END} }};
+
+static const char letters[] = "{letters}";
+static const char phonemes[][{max(map(len, names)) + 1}] = {{
+    {", ".join(f'"{name}"' for name in names)}}};
+"""
+
+
+def golden(said: dict[str, str]) -> str:
+    lines = "".join(f'    {{"{word}", "{sounds}"}},\n' for word, sounds in said.items())
+    head = "/* What the network says, computed in Python. */\n\nstatic const struct {\n    const char *word, *said;\n"
+    return f"{head}}} golden[] = {{\n{lines}}};\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--float32", action="store_true")
+    given = parser.parse_args()
+    run = open_run(given.run)
+    if run.encoding is None or run.encoding.kind != "spellings":
+        parser.error(f"{given.run}: is no run of the task g2p.")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    made = export(run.model, run.encoding, given.folder, "float32" if given.float32 else "int8")
+    print(f"{given.folder}: constants {made.flash_bytes:,} bytes, RAM {made.ram_bytes:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

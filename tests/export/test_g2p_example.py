@@ -1,0 +1,63 @@
+"""examples/g2p_c: a word in, phonemes out, in C."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from compiled import need_arm, run
+from torch import nn
+
+import gatewise as gw
+from gatewise.tasks.data.encoding import Encoding, save_encoding
+from gatewise.tasks.data.pronunciation import END, LETTERS, PHONEMES, START
+from gatewise.tasks.models import Pronouncer
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "g2p_c"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of a small speller that nobody trained: what it says is nonsense, and always the same."""
+    torch.manual_seed(3)
+    model = Pronouncer(len(LETTERS), len(PHONEMES), START, END, 20, embedding=8, hidden=12).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.7)
+        model.decoder.get_parameter("weight_hh_l0")[:, ::3] = 0
+        model.fc.weight[:, ::3] = 0
+    saved, made = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("g2p") / "made"
+    gw.save(model, saved / "model")
+    save_encoding(Encoding("spellings", LETTERS, max_len=22, classes=PHONEMES), saved / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["export.py", str(saved / "model"), str(made)])
+        runpy.run_path(str(EXAMPLE / "export.py"), run_name="__main__")
+    return made
+
+
+def test_golden_words(folder: Path) -> None:
+    """The compiled function says what the network with rounded weights says in Python."""
+    said = run("make", "-C", folder, "check")
+    assert "12 golden words, 0 wrong" in said
+    assert "whole numbers: ok" in said
+    sounds = run(folder / "build" / "g2p", "gatewise").split()[1:]
+    assert sounds
+    assert set(sounds) <= set(PHONEMES[END + 1 :])
+
+
+def test_bad_words_are_one_sentence(folder: Path) -> None:
+    run("make", "-C", folder)
+    for word, reason in (("", "is empty"), ("it's", "else than letters a-z"), ("a" * 23, "is too long")):
+        assert reason in run(folder / "build" / "g2p", word, expect=1)
+    assert run(folder / "build" / "g2p", "a" * 22)
+
+
+def test_it_fits_a_microcontroller(folder: Path, tmp_path: Path) -> None:
+    """It compiles for a Cortex-M4 without anything that allocates; sizes are printed."""
+    need_arm(tmp_path)
+    printed = run("make", "-C", folder, "size")
+    assert "(TOTALS)" in printed
+    symbols = run("arm-none-eabi-nm", "--undefined-only", *sorted((folder / "build").glob("*.arm.o")))
+    assert "malloc" not in symbols
