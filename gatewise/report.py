@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from gatewise.structure import (
     reachable,
 )
 from gatewise.wording import counted
+
+HEAD = ("layer", "kind", "weights", "non-zero", "inputs", "neurons", "live gates", "words")
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Counts:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Counts):
     """The paper's one-pass counts; `fixed_point` has what compress() keeps."""
 
@@ -110,15 +113,29 @@ class Report(Counts):
             "bytes_int8": self.bytes_int8,
         }
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
-        head = ("layer", "kind", "weights", "non-zero", "inputs", "neurons", "live gates", "words")
-        rows = [head] + [row_of(name, layer) for name, layer in self.layers.items()]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
+        rows = self._rows()
+        widths = [max(len(row[k]) for row in rows) for k in range(len(HEAD))]
         lines = ["  ".join(cell.ljust(w) if k < 2 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths)))
                  for row in rows]  # fmt: skip
+        return "\n".join(line.rstrip() for line in [*lines, "", *self._summary()])
+
+    def _repr_html_(self) -> str:
+        """The table as a notebook shows it."""
+        head, *rows = [[escape(cell) for cell in row] for row in self._rows()]
+        body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+        said = "<br>".join(escape(line) for line in self._summary())
+        return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{body}</table><p>{said}</p>"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [HEAD] + [row_of(name, layer) for name, layer in self.layers.items()]
+
+    def _summary(self) -> list[str]:
         after = self.fixed_point
-        lines += [
-            "",
+        lines = [
             f"compression  {show(self.compression)}   as masked {show(self.compression_as_masked)}   "
             f"({self.nonzero:,} of {self.weights:,} weights)",
             f"fixed point  {show(after.compression)}   neurons {dashed(after.neurons)}   gates {dashed(after.gates)}",
@@ -127,8 +144,7 @@ class Report(Counts):
         empty = [name for name, n in after.neurons.items() if n == 0]
         lines += [f"{name}: no neuron is left, so it says the same to every input" for name in empty]
         lines += [f"{name}: neurons stay, because {why}" for name, why in self.exposed.items()]
-        lines += [f"not counted: {what}" for what in self.uncounted.values()]
-        return "\n".join(line.rstrip() for line in lines)
+        return lines + [f"not counted: {what}" for what in self.uncounted.values()]
 
 
 def measure(model: nn.Module, readers: Stated | None = None) -> Report:

@@ -97,6 +97,10 @@ class Budget:
         self.kept: Kept | None = None  # once the choice is final
         self.found: int | None = None  # after the last step
 
+    def __repr__(self) -> str:
+        found = "" if self.found is None else f", {self.found:,} found"
+        return f"<Budget {self.kind}={self.target:,} of {self.all:,}: step {self.calls:,} of {self.steps:,}{found}>"
+
     # What there is.
 
     def everything(self) -> int:

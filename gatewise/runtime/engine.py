@@ -105,6 +105,16 @@ class Engine:
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
         self._swapped = answer_batch_first != self._batch_first
 
+    def __repr__(self) -> str:
+        """`<Engine 4 numbers -> GRU, 11 neurons, 12 live gates -> 2 numbers, threads=1>`"""
+        given = f"{self.narrow.n_inputs:,} numbers" if self.narrow.n_inputs else "words"
+        layers = [
+            f"{level.cell.name}, {own.kept:,} neurons, {len(own.slots):,} live gates"
+            for level in self.narrow.levels
+            for own in level.directions
+        ]
+        return f"<Engine {' -> '.join([given, *layers, f'{self.narrow.width:,} numbers'])}, threads={self.threads}>"
+
     def __call__(
         self, x: Any, state: EngineState | None = None, *, lengths: Any = None
     ) -> tuple[Any, EngineState]:

@@ -121,6 +121,10 @@ class GraphEngine(Engine):
         self.learned: set[frozenset[str]] = set()  # ways that a call was an example of
         self._remembered_state: GraphState | None = None
 
+    def __repr__(self) -> str:
+        call = f"forward({', '.join(self.parameters)})"
+        return f"<Engine of {call} as a graph, {counted(len(self.ways), 'way')} to call it, threads={self.threads}>"
+
     def _record(self, example: Any) -> list[Way]:
         recorded = programs(self.model, example)
         self.carried = carried_arguments(recorded)

@@ -131,6 +131,12 @@ class GroupLasso:
         self._graph, self._recurrent = graph, tuple(recurrent)
         self._watch = Watch(self._left, *LOOKS)
 
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={getattr(self, name):g}" for name in ("l1", "group", "threshold"))
+        named = ", ".join(name or "itself" for name in self._recurrent)
+        whose = f"{type(self.model).__name__} ({named})"
+        return f"<GroupLasso {self.levels} of {whose}: {numbers}, {self.update} updates>"
+
     def _left(self) -> dict[str, bool]:
         return left_of_matrices(self.model, self._graph, self._recurrent, self._parameter)
 

@@ -73,6 +73,10 @@ class Refit:
             if parameter.requires_grad:
                 parameter.register_hook(self._without_held(name))
 
+    def __repr__(self) -> str:
+        held, all_of = (sum(int(f(mask)) for mask in self.held.values()) for f in (torch.sum, torch.numel))
+        return f"<Refit of {type(self.model).__name__}: hold={self.hold!r}, {held:,} of {all_of:,} weights stay zero>"
+
     def _without_held(self, name: str) -> Callable[[Tensor], Tensor]:
         """A hook that sets the gradient of what is held to zero, as long as somebody has this Refit."""
         me = weakref.ref(self)

@@ -130,6 +130,11 @@ class Variational:
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
 
+    def __repr__(self) -> str:
+        named = ", ".join(name or "itself" for name in self._converted)
+        numbers = f"n_train={self.n_train:,}, warm_up={self.warm_up}"
+        return f"<Variational {self.levels} of {type(self.model).__name__} ({named}): {numbers}>"
+
     @property
     def steps(self) -> Tensor:
         """Updates so far: a buffer of the model, `counter` in its state_dict."""
