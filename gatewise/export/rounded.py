@@ -12,6 +12,7 @@ from torch import nn
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.cmodel import should_fold
+from gatewise.export.goldenprogram import rounded_layers
 from gatewise.export.reference import rounded
 from gatewise.runtime.narrow import (
     Affine,
@@ -24,6 +25,7 @@ from gatewise.runtime.narrow import (
     integers,
     narrow_chain,
 )
+from gatewise.runtime.steps import ChainError
 
 LAYERS = ("embedding", "one_hot", "recurrent", "linear")
 
@@ -33,13 +35,13 @@ def rounded_model(model: nn.Module, fold_embedding: bool | None = None) -> nn.Mo
 
     Where C folds the embedding into the first layer it rounds the table word -> input projection, not the two
     matrices. The embedding is then that table, and the layer reads it through the identity; of one-hot vectors the
-    table is the layer's matrix.
-
-    Raises:
-        ChainError: the model is not a chain of layers.
+    table is the layer's matrix. A model that is no chain of layers has its matrices rounded one by one.
     """
     small = copy.deepcopy(compacted(model))
-    narrow = narrow_chain(small, norms_apart=True)
+    try:
+        narrow = narrow_chain(small, norms_apart=True)
+    except ChainError:
+        return rounded_layers(small)
     fold = should_fold(narrow, fold_embedding)
     links = iter(rounded(narrow, fold).links)
     kept: Ints = np.arange(narrow.n_inputs)  # original numbers of the channels that reach a layer

@@ -24,7 +24,7 @@ from gatewise.tasks.finished.saved import evaluate_saved
 from gatewise.tasks.schema import parse
 from gatewise.tasks.training.trainer import Options, train
 
-TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
+TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "g2p", "csv", "npz", "series")
 
 
 def tensors(corpus: Any) -> list[torch.Tensor]:

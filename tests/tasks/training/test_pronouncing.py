@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
+from tiny_runs import options
 
+import gatewise as gw
+from gatewise.tasks import load_encoding, recipe
 from gatewise.tasks.data.pronunciation import END, PAD, PHONEMES
+from gatewise.tasks.finished.saved import evaluate_saved
 from gatewise.tasks.models import Pronouncer
 from gatewise.tasks.training.feeds import Fed
 from gatewise.tasks.training.pronouncing import Pronouncing, edit_distances, nearest
+from gatewise.tasks.training.trainer import train
 
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
@@ -85,3 +93,21 @@ def test_a_taught_word_is_answered() -> None:
     going_on = (answer == 3).cumsum(-1).roll(1, -1)
     going_on[:, 0] = 0
     assert torch.equal(scores[going_on == 0], answer[going_on == 0])
+
+
+@pytest.mark.parametrize("more", [[], ["model.cell=LSTM", "model.bidirectional=true"]])
+def test_a_sparse_network_is_the_same_in_all_forms(more: list[str], folder: Path, tmp_path: Path) -> None:
+    """With a budget and a refit: trained, cut, saved and loaded, and in the engine; int8 has a quality of its own."""
+    tiny = ["hidden=6", "embedding=4", "batch=32", "train.epochs=2", "train.after=1", "train.lr=0.02"]
+    row = recipe.load("g2p-prune-wgn", [*tiny, "refit.epochs=1", "budget.weights=0.7", *more])
+    result = train(row, options(tmp_path, folder))
+    assert result["counts"]["nonzero"] <= 0.7 * result["counts"]["weights"]
+    assert result["quality"]["compact_test_word_error"] == result["quality"]["test_word_error"]
+    rounded, _ = evaluate_saved(tmp_path, data_dir=folder, int8=True)
+    assert rounded["test_phoneme_error"] == pytest.approx(result["quality"]["test_phoneme_error"], rel=0.3)
+    model, encoding = gw.load(tmp_path / "model").eval(), load_encoding(tmp_path)
+    assert encoding is not None
+    word = torch.from_numpy(encoding.encode("tab"))[None]
+    answer = model(word)[0].numpy()
+    assert set(str(encoding.decode(answer)).split()) <= set(PHONEMES)
+    np.testing.assert_array_equal(gw.Engine(model)(word.numpy())[0][0], answer)

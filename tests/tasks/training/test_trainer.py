@@ -27,7 +27,7 @@ from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.progress import nothing_left, result_line
 from gatewise.tasks.training.trainer import train
 
-TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "csv", "npz", "series")
+TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "g2p", "csv", "npz", "series")
 
 
 @pytest.mark.parametrize("method", METHODS)
