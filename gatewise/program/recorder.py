@@ -166,7 +166,7 @@ class Recorder(TorchFunctionMode):
         if tensors and name not in ANSWERED and all(is_unshaped(v, "@") for v in tensors):
             return self.unknown(f"{name}()", [])
         for value in tensors:
-            if isinstance(value, Recorded) and is_unshaped(value) and name not in ("device", "requires_grad"):
+            if isinstance(value, Recorded) and is_unshaped(value) and name not in SHAPELESS:
                 parts = [ANY_PARTS] if name == "getitem" and isinstance(args[1], int) else []
                 raise NeedsShape(value.argument, [*usual_shapes(value.argument), *parts], guessed=True)
         kwargs = dict(kwargs)
@@ -268,6 +268,8 @@ ASKED = frozenset(
 )
 # What has an answer that Python goes by, rather than a tensor.
 ANSWERED = ASKED | frozenset("len item tolist numpy bool int float index contains format repr data=".split())
+# What needs no shape, or knows better than others which one it must be.
+SHAPELESS = frozenset("device requires_grad greedy_decode".split())
 AUGMENTED = frozenset("add sub mul truediv floordiv mod pow and or xor matmul".split())
 
 

@@ -111,6 +111,19 @@ def test_a_layer_that_forward_also_reads_by_its_weight() -> None:
     assert torch.equal(engine(words)[0][0], model(words)[0])
 
 
+def test_a_decoder_alone() -> None:
+    """Its first states are arguments; nothing else says how they look."""
+    model = speller(layers=2, cell="LSTM")
+    layers = {"phones": model.phones, "decoder": model.decoder, "fc": model.fc}
+    alone = Net(
+        lambda m, x: gw.nn.greedy_decode(m.phones, m.decoder, m.fc, x, start=START, end=END, longest=5),
+        **layers,
+    ).eval()
+    states = tuple(torch.randn(2, 2, 3, 6))
+    ids, _ = gw.Engine(alone)(states)
+    assert torch.equal(ids, alone(states))
+
+
 def test_what_cannot_be_recorded_is_said() -> None:
     """A hook, or modules of elsewhere."""
     hooked = speller()
