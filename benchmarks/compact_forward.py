@@ -22,6 +22,7 @@ from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
+from gatewise.analyse.figures.style import FAINT, MARKERS, SERIES, blank, legend, plain, save
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 
@@ -68,22 +69,21 @@ def interleave(contenders: dict[str, Callable[[], Tensor]], repeats: int) -> dic
 
 
 def plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
-    for name, colour in (("masked torch.nn", "tab:gray"), ("compact torch", "tab:blue")):
+    figure = blank(7.2, 3.7)
+    axes = figure.subplots()
+    for name, colour, marker in zip(("masked torch.nn", "compact torch"), (FAINT, SERIES[0]), MARKERS):
         own = [row[name] for row in rows]
         kept = [100 * row["kept"] for row in rows]
-        axes.plot(kept, [t["median_ms"] for t in own], "o-", color=colour, label=name, markersize=4)
+        axes.plot(kept, [t["median_ms"] for t in own], color=colour, marker=marker, ms=4, label=name)
         axes.fill_between(
-            kept, [t["low_ms"] for t in own], [t["high_ms"] for t in own], color=colour, alpha=0.2
+            kept, [t["low_ms"] for t in own], [t["high_ms"] for t in own], color=colour, alpha=0.2, lw=0
         )
-    axes.set(
-        xlabel="neurons kept (%)", ylabel="forward pass (ms)", ylim=(0, None), xlim=(0, 102), title=title
-    )
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    plain(axes, title, "neurons kept (%)", "forward pass (ms)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    legend(axes, loc="lower right")
+    figure.tight_layout()
+    save(figure, path)
 
 
 def main() -> None:

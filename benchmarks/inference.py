@@ -36,9 +36,11 @@ import onnxruntime
 import torch
 from contenders import C_FOLDED, DENSE, ENGINE, FOLDED, SHRUNK, SITUATIONS, Bench, C, Calls
 from machine import machine_line, roofline
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from rivals import RIVALS
 from structures import ROWS, Row, check_counts
 
+from gatewise.analyse.figures.style import FAINT, INK, MARKERS, SERIES, blank, legend, plain, save
 from gatewise.export.timing import ratio, take_turns
 
 # row, part, situation, faster, slower, at least this many times; one thread.
@@ -208,33 +210,36 @@ def floor_us(point: dict[str, Any], roof: dict[str, float]) -> float:
 
 
 def draw(points: list[dict[str, Any]], roof: dict[str, float], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     titles = {"gates": "gates go, all 400 neurons stay", "neurons": "neurons go with their four gates"}
-    colours = {"ONNX Runtime shrunk": "#999999", "engine": "#4477aa", "C": "#cc6677"}
-    labels = {"engine": "our engine through Python", "C": "our C alone"}
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    labels = {
+        "ONNX Runtime shrunk": "ONNX Runtime shrunk",
+        "engine": "our engine through Python",
+        "C": "our C alone",
+    }
+    figure = blank(10, 4.2)
+    panels = figure.subplots(1, 2, sharey=True)
     for panel, (way, title) in zip(panels, titles.items()):
         own = [p for p in points if p["way"] == way]
         gates = [p["gates"] for p in own]
-        for name, colour in colours.items():
-            panel.plot(
-                gates, [p["us"][name] for p in own], "o-", ms=4, color=colour, label=labels.get(name, name)
-            )
+        for (name, label), colour, marker in zip(labels.items(), (FAINT, *SERIES), MARKERS):
+            panel.plot(gates, [p["us"][name] for p in own], color=colour, marker=marker, ms=4, label=label)
         if roof:
             live = [p for p in own if p["gates"]]
             floors = [floor_us(p, roof) for p in live]
-            panel.plot([p["gates"] for p in live], floors, "k--", lw=1, label="roofline of this machine")
-        panel.set(title=title, xlabel="live gates of 1600", yscale="log")
-        panel.grid(alpha=0.3, which="both", lw=0.4)
-    panels[0].set_ylabel("microseconds a step, batch 1, one thread")
-    panels[1].legend(loc="lower right", fontsize=9)
-    figure.suptitle("A 2 x 200 LSTM from dense to empty", fontsize=12)
+            panel.plot(
+                [p["gates"] for p in live], floors, color=INK, lw=1, ls="--", label="roofline of this machine"
+            )
+        panel.set_yscale("log")
+        plain(panel, title, "live gates of 1,600", "microseconds a step" if panel is panels[0] else "")
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_minor_formatter(NullFormatter())
+    legend(panels[1], "white", loc="lower right")
+    figure.suptitle(
+        "A 2 x 200 LSTM from dense to empty, batch 1, one thread", x=0.02, ha="left", size=12, color=INK
+    )
+    figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ MAX_BYTES = 3_000_000
 LINKS = (6, 4, 2, 1)  # per gate and reader: as many as fit
 DECADES = 6.0  # of gradient norm that a curve shows
 ZERO = 255  # the byte of a norm that is zero, missing or below those decades
+SCRIPTS = {"page": ("helpers.js", "picture.js", "page.js"), "front": ("helpers.js", "front.js")}
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -50,7 +51,8 @@ class PageRun:
     lags: LagMap | None = None
     symbols: Sequence[str] | None = None  # what input ids mean
     outputs: Sequence[str] | None = None  # what the last layer scores
-    notes: Sequence[str] = ()  # what the reader must know: data that are not as published, parts left out
+    notes: Sequence[str] = ()  # what the reader must know: data that are not as published
+    missing: str = ""  # what the page cannot show, in a few words
     readers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -71,9 +73,10 @@ def page(runs: Sequence[PageRun]) -> str:
 def render(data: Mapping[str, Any], name: str = "page") -> str:
     """The template of that name with style, script and data in their places; style and helpers are those of all."""
     folder = files("gatewise.analyse") / "template"
-    needed = (f"{name}.html", "page.css", "helpers.js", f"{name}.js")
-    html, css, helpers, own = ((folder / file).read_text("utf-8") for file in needed)
-    js = helpers + own
+    html, css, *scripts = (
+        (folder / file).read_text("utf-8") for file in (f"{name}.html", "page.css", *SCRIPTS[name])
+    )
+    js = "".join(scripts)
     sums = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (js, css)]
     parts = {"SCRIPT-SUM": sums[0], "STYLE-SUM": sums[1], "STYLE": css, "SCRIPT": js, "DATA": as_json(data)}
     for place, part in parts.items():
@@ -111,6 +114,7 @@ def run_data(run: PageRun, looked: Looked, n_links: int) -> dict[str, Any]:
         "title": run.title,
         "facts": [vars(fact) for fact in run.facts],
         "notes": list(run.notes),
+        "missing": run.missing,
         "layers": layers,
         "names": names.listed,
         "history": history(run.metrics),

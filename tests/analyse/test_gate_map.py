@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from networks import Net, tagger
@@ -169,14 +169,20 @@ def drawn_cells(figure: Figure) -> dict[str, str]:
     return {box.get_gid(): to_hex(box.get_facecolor()).upper() for box in boxes}
 
 
-def test_live_gates_are_coloured_and_constants_are_white_with_their_number() -> None:
+def test_live_gates_are_coloured_and_constants_are_pale_with_their_number() -> None:
+    """A tint of the gate's own colour, between white and half of it."""
     figure = gate_structure(lstm(), title="by hand")
     cells = drawn_cells(figure)
     assert len(cells) == 4 * 4
     for neuron, pattern in PATTERNS.items():
         for gate in "ifgo":
-            expected = COLOURS[gate] if gate in pattern else "#FFFFFF"
-            assert cells[f"rnn.l0.{gate}.{neuron}"] == expected
+            found = cells[f"rnn.l0.{gate}.{neuron}"]
+            darkness = [1 - part for part in to_rgb(found)]
+            full = [1 - part for part in to_rgb(COLOURS[gate])]
+            if gate in pattern:
+                assert found == COLOURS[gate]
+            else:
+                assert all(0 < pale <= 0.5 * own or not own for pale, own in zip(darkness, full))
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts.count(".88") == 2  # sigmoid(2), the forget gates of neurons 1 and 2
     assert texts.count("-.46") == 3  # tanh(-0.5)

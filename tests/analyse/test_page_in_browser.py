@@ -76,6 +76,32 @@ def test_it_opens_from_disk_quietly(opened: Browser) -> None:
     assert len(opened.run('return document.querySelectorAll(".chart > svg path.line")')) == 1 + 1 + 2 + 2
 
 
+def test_the_whole_network_comes_first(opened: Browser) -> None:
+    """A picture a layer, removed neurons grey at its right end; and a neuron is chosen already."""
+    labels = opened.run(
+        'return [...document.querySelectorAll(".picture canvas")].map((c) => c.getAttribute("aria-label"))'
+    )
+    assert labels[0] == "rnn.l0: 5 of 6 neurons and 8 of 24 gates are left"
+    colour = """
+        const [at, gate] = arguments;
+        const canvas = document.querySelector(".picture canvas");
+        const pen = canvas.getContext("2d");
+        return [...pen.getImageData(18 * at + 9, 12 * gate + 6, 1, 1).data].slice(0, 3);
+    """
+    assert opened.run(colour, 0, 0) == [0x00, 0x72, 0xB2]  # neuron 0 is all live: i in its blue
+    assert opened.run(colour, 5, 0) == [0xDC, 0xDF, 0xE3]  # neuron 5 is removed
+    assert chosen(opened) == ("rnn.l0", "0")
+
+
+def test_what_spans_decades_has_labelled_ticks(browser: Browser, tmp_path: Path) -> None:
+    metrics = [{"epoch": k, "compression": 10.0 ** (k - 1)} for k in (1, 2, 3, 4)]
+    run = run_of(model(), metrics=metrics, missing="without the data: no words")
+    show(browser, tmp_path, page([run]))
+    said = browser.run('return [...document.querySelectorAll(".chart text")].map((t) => t.textContent)')
+    assert [tick for tick in said if tick in ("1", "10", "100", "1,000")][:4] == ["1", "10", "100", "1,000"]
+    assert browser.text("#notes") == "without the data: no words"
+
+
 def test_hostile_words_are_text(opened: Browser) -> None:
     """They are shown as they are spelled, and nothing in them runs or becomes an element."""
     seen = ""
@@ -114,10 +140,11 @@ def test_pointing_shows_that_neuron(opened: Browser) -> None:
 
 
 def test_a_filter_before_the_next_frame(opened: Browser) -> None:
-    """The neuron that was to be shown is not chosen any more when the frame comes."""
-    both = f"(function() {{{POINT}}})('rnn.l0', 1); (function() {{{CHANGE}}})('sort', 'number');"
+    """The neuron that was to be shown is not chosen any more when the frame comes; the first one is, as at first."""
+    assert chosen(opened) == ("rnn.l0", "0")
+    both = f"(function() {{{POINT}}})('rnn.l0', 1); (function() {{{CHANGE}}})('sort', 'gates');"
     opened.run(both)
-    assert chosen(opened) == (None, None)
+    assert chosen(opened) == ("rnn.l0", "2")
     assert opened.complaints() == []
 
 
@@ -232,7 +259,7 @@ def test_a_layer_without_neurons_is_told(browser: Browser, tmp_path: Path) -> No
     assert browser.text(".map .counts") == "0 of 6 neurons kept · 0 of 24 gates live"
     assert browser.run("return document.getElementById('training').hidden")
     keys(browser, "rnn.l0", "ARROW_RIGHT", "ENTER")
-    assert browser.text("#detail").startswith("Point at a neuron")
+    assert browser.text("#detail").startswith("rnn.l1 · neuron 0")  # the other layer has some
     assert browser.complaints() == []
 
 

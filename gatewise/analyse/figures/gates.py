@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import nn
@@ -130,10 +131,19 @@ def draw_cells(axes: Axes, layer: LayerMap) -> None:
             elif varying[k, j]:
                 box = {"edgecolor": colour, "facecolor": "white", "linewidth": 0.5, "hatch": "/////"}
             else:
-                text = number(float(layer.constant[k, j]))
+                value = float(layer.constant[k, j])
+                box["facecolor"] = tint(colour, value)
+                text = number(value)
                 axes.text(j + 0.5, k + 0.52, text, ha="center", va="center", size=6.2, color=INK)
             gid = f"{layer.name}.{gate}.{int(layer.neurons[j])}"
             axes.add_patch(Rectangle((j, k), 1, 1, gid=gid, clip_on=False, **box))
+
+
+def tint(colour: str, value: float) -> tuple[float, float, float]:
+    """The colour of a constant gate: its gate's, diluted with white; stronger for a larger value."""
+    share = 0.06 + 0.3 * min(1.0, abs(value))
+    red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour))
+    return red, green, blue
 
 
 def name_patterns(axes: Axes, layer: LayerMap) -> None:
@@ -168,7 +178,7 @@ def legend_entries(shown: GateMap) -> dict[str, Patch]:
         for cell, gates in cells.items()
         for gate in gates
     }
-    entries["white: constant, with its value"] = Patch(facecolor="white", edgecolor=RULE)
+    entries["pale: constant, with its value"] = Patch(facecolor="white", edgecolor=RULE)
     if any(layer.varying.any() for layer in shown.layers.values()):
         entries["hatched: varies without a product"] = Patch(facecolor="white", edgecolor=INK, hatch="/////")
     return entries

@@ -9,6 +9,7 @@
   };
   const PART = { i: 0, r: 0, f: 1, u: 1, g: 2, n: 2, o: 3 }; // gates with the same part share a colour
   const NO_GATE = "-";
+  const LOG_FROM = 20; // a curve that spans as much has a logarithmic axis
   const GUTTER = 16; // pixels for the gates' letters, left of every line
   const ORDERS = {
     pattern: "by live gates",
@@ -93,9 +94,9 @@
     card.append(values);
     facts.append(card);
   }
-  for (const note of new Set(runs.flatMap((run) => run.notes.map((n) => (two ? `${run.title}: ${n}` : n))))) {
-    by("notes").append(make("p", "", note));
-  }
+  const said = runs.flatMap((run) => [...run.notes, ...(run.missing ? [run.missing] : [])]
+    .map((note) => (two ? `${run.title}: ${note}` : note)));
+  by("notes").textContent = [...new Set(said)].join(" · ");
 
   // Controls.
 
@@ -150,20 +151,34 @@
     item.append(swatch, document.createTextNode(`${gate} ${meaning}`.trim()));
     by("legend").append(item);
   }
-  const pale = make("li");
-  const paleSwatch = make("span", "swatch");
-  paleSwatch.style.background = "var(--pale)";
-  paleSwatch.style.borderColor = "var(--rule)";
-  pale.append(paleSwatch, document.createTextNode("constant: its value, or a stronger shade for a larger one"));
-  by("legend").append(pale);
+  by("legend").append(make("li", "", "pale: a constant, stronger for a larger value"));
+  if (runs.some((run) => run.layers.some((layer) => layer.neurons.length < layer.width))) {
+    const item = make("li");
+    const swatch = make("span", "swatch");
+    swatch.style.background = "var(--gone)";
+    item.append(swatch, document.createTextNode("removed"));
+    by("legend").append(item);
+  }
   if (cells.has("GRU")) by("legend").append(make("li", "", "framed: varies without a product"));
+
+  // Pictures: the whole of every layer.
+
+  const pictures = [];
+  const depth = Math.max(...runs.map((run) => run.layers.length));
+  by("pictures").classList.toggle("two", two);
+  for (let l = 0; l < depth; l++) {
+    for (const run of runs) {
+      const picture = run.layers[l] ? newPicture(run.layers[l], colourName) : { box: make("div"), paint: () => {} };
+      pictures.push(picture);
+      by("pictures").append(picture.box);
+    }
+  }
 
   // Maps: one canvas a layer. A frame above the canvas marks the neuron, so pointing at one redraws nothing.
 
   const maps = [];
   const holder = by("maps");
   holder.classList.toggle("two", two);
-  const depth = Math.max(...runs.map((run) => run.layers.length));
   for (let l = 0; l < depth; l++) {
     runs.forEach((run, r) => {
       const layer = run.layers[l];
@@ -261,7 +276,7 @@
   function arrange() {
     for (const map of maps) {
       const { layer } = map;
-      const live = (k) => (layer.patterns[k] === NO_GATE ? 0 : layer.patterns[k].length);
+      const live = (k) => liveGates(layer.patterns[k]);
       const reach = layer.reach || layer.neurons.map(() => 0);
       const compare = {
         number: (a, b) => a - b,
@@ -275,9 +290,9 @@
         .filter((k) => !state.kind || layer.kinds[k] === state.kind)
         .sort(compare);
       const total = layer.neurons.length;
-      const liveGates = layer.patterns.reduce((n, _, k) => n + live(k), 0);
+      const alive = layer.patterns.reduce((n, _, k) => n + live(k), 0);
       const some = map.order.length < total ? `${map.order.length} shown · ` : "";
-      map.counts.textContent = `${some}${total} of ${plural(layer.width, "neuron")} kept · ${liveGates} of ${layer.gates.length * layer.width} gates live${layer.cut ? " · after the cut" : ""}`;
+      map.counts.textContent = `${some}${total} of ${plural(layer.width, "neuron")} kept · ${alive} of ${layer.gates.length * layer.width} gates live${layer.cut ? " · after the cut" : ""}`;
       map.field.dataset.shown = map.order.length;
       map.field.setAttribute("aria-label", `Gate map of ${layer.name}, ${plural(map.order.length, "neuron")}. Arrow keys move, Enter holds.`);
       map.at = 0;
@@ -287,6 +302,8 @@
     hold(false);
     chosen = null;
     hint();
+    const first = maps.find((map) => map.order.length);
+    if (first) choose(first, 0);
   }
 
   function paint(map) {
@@ -311,9 +328,7 @@
     pen.scale(ratio, ratio);
     pen.clearRect(0, 0, width, height);
     const fills = layer.gates.map((gate) => colour(colourName(gate)));
-    const paleFill = colour("--pale");
     const paleInk = colour("--pale-ink");
-    const shade = colour("--shade");
     const inset = wanted >= 15 ? 1 : 0.5;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
@@ -341,14 +356,13 @@
           pen.strokeRect(x + inset + 1, y + inset + 1, w - 2, h - 2);
         } else {
           const value = layer.constant[k][g];
-          pen.fillStyle = paleFill;
+          pen.globalAlpha = tintOf(value);
+          pen.fillStyle = fills[g];
           pen.fillRect(x + inset, y + inset, w, h);
+          pen.globalAlpha = 1;
           if (wanted >= 22) {
             pen.fillStyle = paleInk;
             pen.fillText(brief(value), x + map.cell / 2, y + high / 2 + 0.5);
-          } else {
-            pen.fillStyle = `rgba(${shade}, ${(0.45 * Math.min(1, Math.abs(value))).toFixed(3)})`;
-            pen.fillRect(x + inset, y + inset, w, h);
           }
         }
       }
@@ -528,6 +542,15 @@
     return found;
   }
 
+  function logTicks(low, high) {
+    const steps = high / low > 200 ? [1] : [1, 2, 5];
+    const found = [];
+    for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) {
+      for (const step of steps) found.push(step * 10 ** e);
+    }
+    return found.filter((v) => v >= low && v <= high);
+  }
+
   function historyChart(title) {
     const series = runs.flatMap((run, r) => run.history.filter((one) => one.title === title)
       .flatMap((one) => one.series.map((s, k) => ({ ...s, r, k }))));
@@ -536,12 +559,14 @@
     const bounds = (values) => [Math.min(...values), Math.max(...values)];
     const [x0, x1] = bounds(xs);
     let [y0, y1] = bounds(ys);
+    const log = y0 > 0 && y1 / y0 >= LOG_FROM;
     const margin = (y1 - y0) * 0.06 || Math.abs(y1) * 0.05 || 1;
-    [y0, y1] = [Math.max(y0 - margin, y0 >= 0 ? 0 : -Infinity), y1 + margin];
+    [y0, y1] = log ? [y0 / 1.15, y1 * 1.15] : [Math.max(y0 - margin, y0 >= 0 ? 0 : -Infinity), y1 + margin];
     const x = (v) => left + ((width - left - right) * (v - x0)) / (x1 - x0 || 1);
-    const y = (v) => top + ((height - top - bottom) * (y1 - v)) / (y1 - y0);
+    const scale = log ? Math.log10 : (v) => v;
+    const y = (v) => top + ((height - top - bottom) * (scale(y1) - scale(v))) / (scale(y1) - scale(y0));
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title} by epoch` });
-    for (const v of ticks(y0, y1, 4)) {
+    for (const v of log ? logTicks(y0, y1) : ticks(y0, y1, 4)) {
       svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: y(v), y2: y(v) }));
       svg.append(draw("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, v.toLocaleString("en")));
     }
@@ -568,6 +593,7 @@
 
   // Start, and draw again when width or colours change.
 
+  for (const part of pictures) part.paint();
   arrange();
   let lastWidth = window.innerWidth;
   window.addEventListener("resize", () => {
@@ -577,6 +603,7 @@
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   function repaint() {
+    for (const part of pictures) part.paint();
     for (const map of maps) paint(map);
     if (chosen) {
       const { map, at } = chosen;

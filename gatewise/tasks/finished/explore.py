@@ -11,6 +11,7 @@ from gatewise.analyse.history import COUNTED, named, rises
 from gatewise.analyse.page import Fact, PageRun, page
 from gatewise.export.written import check_regular
 from gatewise.report import measure, show
+from gatewise.tasks.data.encoding import Corpus
 from gatewise.tasks.files import CHECKPOINT, RunError, appearing, write_whole
 from gatewise.tasks.finished.opened import (
     Build,
@@ -47,18 +48,17 @@ def write_report(
     """
     check_regular(Path(out))  # now, not after minutes
     runs = [open_run(path, build) for path in paths]
-    shown = [
-        replace(page_run(run, data_dir, lags, sequences), title=title)
-        for run, title in zip(runs, distinct(runs))
-    ]
+    shown, told = [], []
+    for run, title in zip(runs, distinct(runs)):
+        corpus, why_not = corpus_of(run, data_dir)
+        shown.append(replace(page_run(run, corpus, lags, sequences), title=title))
+        told += [f"{title}: {note}" for note in (why_not, *shown[-1].notes) if note]
     out = Path(out)
     write_whole(out, page(shown).encode())
-    return out, [f"{run.title}: {note}" for run in shown for note in run.notes]
+    return out, told
 
 
-def page_run(run: FinishedRun, data_dir: str | Path | None, lags: int, sequences: int) -> PageRun:
-    corpus, why_not = corpus_of(run, data_dir)
-    notes = [note for note in (why_not, corpus.note if corpus else "") if note]
+def page_run(run: FinishedRun, corpus: Corpus | None, lags: int, sequences: int) -> PageRun:
     return PageRun(
         run.title,
         run.model,
@@ -67,7 +67,8 @@ def page_run(run: FinishedRun, data_dir: str | Path | None, lags: int, sequences
         lags_of(run.model, corpus, lags, sequences) if corpus is not None and lags else None,
         symbols_of(corpus) if corpus else None,
         outputs_of(corpus) if corpus else None,
-        notes,
+        [corpus.note] if corpus and corpus.note else [],
+        "" if corpus else "without the data: no words, no lag curves",
     )
 
 

@@ -184,7 +184,7 @@ def test_a_model_saved_by_hand(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "mine"), "-o", str(tmp_path / "mine.html")]) == 0
     (run,) = embedded(tmp_path / "mine.html")
     assert run["title"] == "mine"
-    assert "no recipe.toml" in run["notes"][0]
+    assert run["missing"] == "without the data: no words, no lag curves"
 
 
 @pytest.mark.parametrize(
