@@ -1,0 +1,140 @@
+"""The table and the figure of docs/g2p.md, from finished runs: mean and deviation over seeds.
+
+    python reproduction/g2p.py runs/g2p-* --data-dir DATA --figure docs/g2p.png
+
+Runs of one recipe that differ in their seed alone are one line. With --data-dir the word error with int8 weights is
+evaluated, too, where a run has its model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gatewise.tasks import recipe as recipes
+from gatewise.tasks.finished.opened import Record, open_record
+from gatewise.tasks.finished.saved import evaluate_saved
+
+ERRORS = (
+    "test_word_error",
+    "test_phoneme_error",
+    "test_word_error_unstressed",
+    "test_phoneme_error_unstressed",
+)
+COLUMNS = ("network", "seeds", "valid word error", "test word error", "phoneme error", "word, no stress",
+           "phoneme, no stress", "test word error, int8", "weights", "bytes, int8", "neurons")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """Runs that differ in their seed alone."""
+
+    name: str
+    runs: tuple[Record, ...]
+    int8: tuple[float, ...] = ()  # word errors on test words
+
+    def values(self, *path: str) -> list[float]:
+        return [float(at(run.result, path)) for run in self.runs]
+
+    @property
+    def is_dense(self) -> bool:
+        return self.runs[0].recipe is not None and self.runs[0].recipe.sparsify.method == "none"
+
+
+def at(content: Any, path: Sequence[str]) -> Any:
+    return at(content[path[0]], path[1:]) if path else content
+
+
+def name_of(run: Record) -> str:
+    """`g2p-original hidden=64`: the recipe and what differs from it, but for the seed."""
+    name, own = run.result["name"], run.result["recipe"]
+    packaged = recipes.load(name).steering()
+    keys = [key for key in packaged if own.get(key) != packaged[key] and key != "train.seed"]
+    # A refit and a budget have keys of other sections.
+    short = {key: key if key.startswith(("refit.", "budget.")) else key.partition(".")[2] for key in keys}
+    return " ".join([name, *(f"{short[key]}={own.get(key)}" for key in keys)])
+
+
+def lines(runs: Sequence[Record], data_dir: str | None) -> list[Line]:
+    by_name: dict[str, list[Record]] = {}
+    for run in runs:
+        by_name.setdefault(name_of(run), []).append(run)
+    return [
+        Line(name, tuple(own), tuple(int8_errors(own, data_dir) if data_dir else ()))
+        for name, own in sorted(by_name.items())
+    ]
+
+
+def int8_errors(runs: Sequence[Record], data_dir: str) -> list[float]:
+    there = [run for run in runs if (run.folder / "model").is_dir()]
+    return [evaluate_saved(run.folder, data_dir=data_dir, int8=True)[0]["test_word_error"] for run in there]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """`31.20 +- 0.15`"""
+    if not values:
+        return "-"
+    mean = f"{statistics.mean(values):,.{digits}f}"
+    return f"{mean} +- {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
+
+
+def markdown(found: Sequence[Line]) -> str:
+    rows = [COLUMNS, tuple("---" for _ in COLUMNS)]
+    for line in found:
+        neurons = [sum(run.result["counts"]["neurons"].values()) for run in line.runs]
+        rows.append(
+            (
+                f"`{line.name}`",
+                str(len(line.runs)),
+                spread(line.values("quality", "valid_word_error")),
+                *(spread(line.values("quality", key)) for key in ERRORS),
+                spread(line.int8),
+                spread(line.values("counts", "nonzero"), 0),
+                spread(line.values("counts", "bytes_int8"), 0),
+                spread(neurons, 0),
+            )
+        )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def draw(found: Sequence[Line], path: Path) -> None:
+    """Test word error against bytes of the int8 export and against weights, every run a point."""
+    from gatewise.analyse import figures
+
+    panels = {
+        label: [
+            figures.Point(
+                line.name,
+                float(run.result["counts"][key]),
+                run.result["quality"]["test_word_error"],
+                "dense" if line.is_dense else run.result["name"],
+            )
+            for line in found
+            for run in line.runs
+        ]
+        for label, key in (("bytes, int8", "bytes_int8"), ("weights that are not zero", "nonzero"))
+    }
+    figures.save(figures.front(panels, "word error on test words, %", False, "Spelling to phonemes"), path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
+    parser.add_argument("--data-dir", help="of the dictionary: evaluates int8 weights as well")
+    parser.add_argument("--figure", type=Path, help="PNG to write")
+    given = parser.parse_args()
+    folders = [folder for folder in given.runs if (folder / "result.json").is_file()]
+    found = lines([open_record(folder) for folder in folders], given.data_dir)
+    print(markdown(found))
+    if given.figure:
+        draw(found, given.figure)
+
+
+if __name__ == "__main__":
+    main()
