@@ -44,11 +44,12 @@ def decode(layers: Layers, node: Node, given: list[Value]) -> Value:
         body.say(
             f"{answer}[i0] = k = {body.call('first_largest')}({scores.shape[-1]}, {scores.leaves[0].base});"
         )
-        body.say(f"if (k == {op.end}) break;")
+        if op.end >= 0:
+            body.say(f"if (k == {op.end}) break;")
     body.say(
         f"{wanted}{{",
         *indented([f"int32_t k = {op.start};", *begin]),
-        *indented(looped("i0", op.longest, [f"{answer}[i0] = {op.end};"])),
+        *(indented(looped("i0", op.longest, [f"{answer}[i0] = {op.end};"])) if op.end >= 0 else ()),
         *indented(looped("i0", op.longest, step)),
         "}",
     )

@@ -51,6 +51,13 @@ def filled(value: float | None) -> Rule:
     return call
 
 
+def as_kind_of(recorder: Recorder, x: Any, made: Recorded, dtype: Any) -> Recorded:
+    """x.new_zeros() and the like are of the kind of x, which may show later."""
+    if dtype is None:
+        made.node.kind = recorder.node(x).kind
+    return made
+
+
 def full(recorder: Recorder, shape: Any, value: float, dtype: Any) -> Recorded:
     kind = FLOAT if dtype is None else kind_of(dtype)
     return recorder.made(Full(float(value)), [], tuple(shape), kind)
@@ -68,11 +75,13 @@ def full_of(recorder: Recorder, size: Any, fill_value: Any, dtype: Any = None, *
 
 for _name, _value in {"zeros": 0.0, "ones": 1.0}.items():
     RULES[_name] = filled(_value)
-    RULES["new_" + _name] = lambda recorder, x, *size, f=RULES[_name], **kw: f(recorder, *size, **kw)
+    RULES["new_" + _name] = lambda recorder, x, *size, f=RULES[_name], **kw: as_kind_of(
+        recorder, x, f(recorder, *size, **kw), kw.get("dtype")
+    )
 
     def like(recorder: Recorder, x: Any, dtype: Any = None, value: float = _value, **_: Any) -> Recorded:
         node = recorder.node(x)
-        made = recorder.made(Full(value), [], node.shape, node.kind or FLOAT)
+        made = recorder.made(Full(value), [], node.shape, node.kind)
         return made if dtype is None else cast(recorder, made, kind_of(dtype))
 
     RULES[_name + "_like"] = like
@@ -92,7 +101,7 @@ for _name in (
 
 @rule("new_full")
 def new_full(recorder: Recorder, x: Any, size: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Recorded:
-    return full_of(recorder, size, fill_value, dtype)
+    return as_kind_of(recorder, x, full_of(recorder, size, fill_value, dtype), dtype)
 
 
 @rule("full_like")

@@ -137,7 +137,7 @@ class Decode(Operation):
 
         y_k = argmax head(layer(embedding(y_{k-1})))      y_0 = start; the first one, if several are largest
 
-    From the first `end` on, which is part of the answer, everything is `end`.
+    From the first `end` on, which is part of the answer, everything is `end`; -1: no symbol ends it.
     """
 
     embedding: str

@@ -32,6 +32,7 @@ from gatewise.program.lines import PACKAGE, line_of_error
 from gatewise.program.loops import LoopError
 from gatewise.program.operations import Decode
 from gatewise.program.recorder import Recorder
+from gatewise.program.rolled import rolled
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
 from gatewise.program.stand_ins import (
@@ -80,7 +81,8 @@ def programs(model: nn.Module, example: Any = None) -> list[Program]:
     with ONE_AT_A_TIME, evaluating(model):
         for way in ways(model)[0]:
             try:
-                made.append(explored(model, way, bound_example(model, example))[0].program)
+                recorded = explored(model, way, bound_example(model, example))[0].program
+                made.append(rolled(recorded, model))
             except Exception as error:  # forward() is the user's code: anything may be raised by running it
                 failure = failure or error
     if made:

@@ -194,9 +194,9 @@ static PyObject *network_decode(Network *self, PyObject *const *args, Py_ssize_t
         return NULL;
     const long start = PyLong_AsLong(args[3]), end = PyLong_AsLong(args[4]);
     if (PyErr_Occurred()) return NULL;
-    if (net->final || net->softmax || net->n_directions != 1 || !net->has_head || net->head.rows != net->n_words)
-        return PyErr_Format(PyExc_TypeError, "decode() needs a network from words to one score for each of them");
-    if (start < 0 || start >= net->n_words || end < 0 || end >= net->n_words)
+    if (net->final || net->softmax || net->n_directions != 1 || !net->has_head || net->head.rows > net->n_words)
+        return PyErr_Format(PyExc_TypeError, "decode() needs a network from words to scores of words");
+    if (start < 0 || start >= net->n_words || end < -1 || end >= net->n_words)
         return PyErr_Format(PyExc_ValueError, "start %ld or end %ld is outside 0..%d", start, end, net->n_words - 1);
     call.start = (int32_t)start, call.end = (int32_t)end;
     call.state = memory_take(&state, args[0], "state", 'f', gw_network_state(net, call.size), 1);

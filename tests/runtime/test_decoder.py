@@ -152,5 +152,5 @@ def test_the_kernel_checks_what_it_is_given() -> None:
         network.decode(state, ids, 1, 1, 2, 4, 1)
     with pytest.raises(TypeError, match="takes 7 arguments"):
         network.decode(state)
-    with pytest.raises(TypeError, match="needs a network from words to one score for each"):
+    with pytest.raises(TypeError, match="needs a network from words to scores of words"):
         RecurrentLayer(model.encoder, "encoder").network.decode(state, ids, 1, 1, 2, 3, 1)

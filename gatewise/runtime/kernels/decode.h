@@ -4,10 +4,10 @@
 
 #include "network.h"
 
-/* One call. The network has a head with a row for every word, no softmax, and is not `final`. */
+/* One call. The network has a head, whose rows are words, no softmax, and is not `final`. */
 typedef struct {
     int32_t size;                /* B */
-    int32_t start, end, longest; /* the word that begins, the word that ends, steps at most */
+    int32_t start, end, longest; /* the word that begins, the one that ends (-1: none), steps at most */
     float *state;                /* gw_network_state(B) floats, read and overwritten */
     int64_t *ids;                /* (B, longest) answers; `end` from the first end on */
     int32_t threads;             /* at most this many */
