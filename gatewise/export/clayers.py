@@ -24,7 +24,8 @@ from gatewise.nn.lookup import bias_of, is_compact, matrix_of, word_scale_of
 from gatewise.program import operations as ops
 from gatewise.program.graph import INT, Node
 from gatewise.runtime.narrow import Level, Narrower, Recurrence, floats, integers
-from gatewise.runtime.packing import BLOCK, Form, PackedLayer, PackedMatrix, pack_matrix, quantize
+from gatewise.runtime.packing import BLOCK, Form, PackedLayer, PackedMatrix, pack_matrix
+from gatewise.runtime.rounding import quantize
 from gatewise.runtime.scaled import Channels
 from gatewise.runtime.stages import pack
 

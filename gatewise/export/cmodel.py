@@ -27,12 +27,8 @@ from gatewise.runtime.narrow import (
     pools,
     takes_last_state,
 )
-from gatewise.runtime.packing import (
-    BLOCK,
-    Form,
-    pack_matrix,
-    quantize,
-)
+from gatewise.runtime.packing import BLOCK, Form, pack_matrix
+from gatewise.runtime.rounding import quantize
 from gatewise.runtime.stages import folds, pack
 
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}

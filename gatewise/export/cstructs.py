@@ -6,7 +6,7 @@ from gatewise.export.carrays import Arrays
 from gatewise.runtime.packing import BLOCK, PANEL, SLICE, PackedLayer, PackedMatrix
 
 CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
-MATRIX_BYTES, LAYER_BYTES = 9 * 4, 45 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
+MATRIX_BYTES, LAYER_BYTES = 10 * 4, 48 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
 
 
 class Structs:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.runtime.narrow import Affine, Function, Level, Link, NarrowChain, Recurrence, Table
-from gatewise.runtime.packing import quantize
+from gatewise.runtime.rounding import quantize
 from gatewise.runtime.stages import log_softmax
 
 Floats = NDArray[np.float32]

@@ -32,7 +32,10 @@ class _Matrix(ctypes.Structure):
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int32) for name in ("rows", "cols", "last")),
-        *((name, ctypes.c_void_p) for name in ("values", "codes", "scale", "start", "column", "row")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("values", "codes", "scale", "start", "column", "row", "joined")
+        ),
     ]
 
 
@@ -137,7 +140,7 @@ def kernels_of(isa: str | None) -> Any:
 def expands() -> bool:
     """Whether this machine takes the masked form well: with AVX-512 of Intel, which spreads values to set bits in few
     cycles. On AMD's a step of the word model is twice as fast with its zeros."""
-    return bool(library().gw_expands_well()) and kernels_of(None).contents.isa == b"avx512"
+    return bool(library().gw_expands_well()) and kernels_of(None).contents.isa in (b"vnni", b"avx512")
 
 
 def _address(array: NDArray[Any] | None) -> int | None:
@@ -153,8 +156,10 @@ def _floats_or_codes(
 
 
 def _matrix(m: PackedMatrix) -> _Matrix:
-    values = _floats_or_codes(m.values, m.scale)
-    return _Matrix(m.rows, m.cols, m.last, *values, *map(_address, (m.start, m.column, m.row)))
+    sparse = map(_address, (m.start, m.column, m.row))
+    if m.values.dtype == np.uint32:
+        return _Matrix(m.rows, m.cols, m.last, None, None, _address(m.scale), *sparse, _address(m.values))
+    return _Matrix(m.rows, m.cols, m.last, *_floats_or_codes(m.values, m.scale), *sparse)
 
 
 def _layer(p: PackedLayer) -> _Layer:

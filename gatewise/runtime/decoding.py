@@ -14,6 +14,7 @@ from gatewise.program import operations as ops
 from gatewise.runtime.evaluate import embedding
 from gatewise.runtime.layers import Memory, RecurrentLayer
 from gatewise.runtime.narrow import Table, floats
+from gatewise.runtime.rounding import Weights
 
 Array = NDArray[Any]
 
@@ -21,7 +22,7 @@ Array = NDArray[Any]
 class Decoder:
     """ids = decoder(memory, threads), as `Decode` says."""
 
-    def __init__(self, model: nn.Module, op: ops.Decode, fold: bool | None) -> None:
+    def __init__(self, model: nn.Module, op: ops.Decode, fold: bool | None, weights: Weights) -> None:
         rnn, head = model.get_submodule(op.module), model.get_submodule(op.head)
         words: Any = model.get_submodule(op.embedding)
         if not isinstance(words, CompactEmbedding):
@@ -29,7 +30,7 @@ class Decoder:
         weight, bias = matrix_of(head), bias_of(head)
         # Also symbols whose score is always zero: it may be the largest.
         scores = floats(weight), np.zeros(len(weight), np.float32) if bias is None else floats(bias)
-        self.layer = RecurrentLayer(rnn, op.module, words, fold, scores)
+        self.layer = RecurrentLayer(rnn, op.module, words, fold, scores, weights)
         self.decode, self.limits = self.layer.network.decode, (op.start, op.end, op.longest)
 
     def __call__(self, memory: Memory, threads: int) -> Array:  # (B, longest)

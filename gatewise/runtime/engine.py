@@ -17,6 +17,7 @@ from gatewise.program.ways import programs
 from gatewise.runtime.arguments import from_tensor, is_tensor
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools
+from gatewise.runtime.rounding import check_weights
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
 from gatewise.runtime.steps import ChainError
 from gatewise.wording import counted
@@ -60,6 +61,9 @@ class Engine:
         fold_embedding: True folds the embedding into the first layer as a table word -> input projection, False never
             does; None (default) does it where that takes fewer bytes. A one-hot input is always read as a table.
         threads: threads for large batches.
+        weights: "bfloat16" or "int8", with one scale for every row, of the matrices that are multiplied: a step of a
+            network larger than the cache takes as long as reading them. Embeddings, biases, inputs and states stay
+            float32; sums are as exact.
         example: the arguments of one call of forward(), where their shapes cannot be told without.
 
     A model that is no chain of layers runs as the graph it is: `y, state = engine(*inputs)` takes forward()'s
@@ -83,11 +87,17 @@ class Engine:
         return made
 
     def __init__(
-        self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None, example: Any = None
+        self,
+        model: nn.Module,
+        *,
+        threads: int = 1,
+        fold_embedding: bool | None = None,
+        weights: str = "float32",
+        example: Any = None,
     ) -> None:
         check_threads(threads)
         self.threads = threads
-        self.stages = make_stages(self.narrow, fold_embedding)
+        self.stages = make_stages(self.narrow, fold_embedding, check_weights(weights))
         self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
         cells = [(level.cell.name, r.kept) for level in self.narrow.levels for r in level.directions]
         pooled = [(link.name, 0) for link in self.narrow.links if pools(link)]

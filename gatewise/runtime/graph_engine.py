@@ -20,6 +20,7 @@ from gatewise.runtime.carried import carried_arguments, returns_state
 from gatewise.runtime.engine import Engine
 from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.runtime.prepared import Call, Prepared, Unrunnable
+from gatewise.runtime.rounding import Weights, check_weights
 from gatewise.runtime.steps import ChainError
 from gatewise.runtime.streaming import Stream, streamed
 from gatewise.wording import counted
@@ -44,12 +45,17 @@ class Way:
     """One way to call forward(), ready to run."""
 
     def __init__(
-        self, program: Program, model: nn.Module, carried: tuple[str, ...], fold_embedding: bool | None
+        self,
+        program: Program,
+        model: nn.Module,
+        carried: tuple[str, ...],
+        fold_embedding: bool | None,
+        weights: Weights = "float32",
     ) -> None:
         self.program = program
         self.returned = len(carried) if returns_state(program, carried) else 0  # parts of the answer
         self.stream: Stream = streamed(program, model)
-        self.prepared = Prepared(program, model, self.stream.special, fold_embedding)
+        self.prepared = Prepared(program, model, self.stream.special, fold_embedding, weights)
         self.known: dict[
             tuple[tuple[int, ...], ...], dict[str, int]
         ] = {}  # letters, by shapes of earlier calls
@@ -111,10 +117,17 @@ class GraphEngine(Engine):
         """Engine() has prepared it."""
 
     def prepare(
-        self, model: nn.Module, *, threads: int = 1, fold_embedding: bool | None = None, example: Any = None
+        self,
+        model: nn.Module,
+        *,
+        threads: int = 1,
+        fold_embedding: bool | None = None,
+        weights: str = "float32",
+        example: Any = None,
     ) -> None:
         check_threads(threads)
         self.model, self.threads, self.fold_embedding = model, threads, fold_embedding
+        self.weights = check_weights(weights)
         check_cpu_float32(self.model)
         self.parameters = list(inspect.signature(self.model.forward).parameters)
         self.ways = self._record(example)
@@ -128,7 +141,9 @@ class GraphEngine(Engine):
     def _record(self, example: Any) -> list[Way]:
         recorded = programs(self.model, example)
         self.carried = carried_arguments(recorded)
-        return [Way(program, self.model, self.carried, self.fold_embedding) for program in recorded]
+        return [
+            Way(program, self.model, self.carried, self.fold_embedding, self.weights) for program in recorded
+        ]
 
     def __call__(  # type: ignore[override]
         self, *inputs: Any, state: Any = None, **named: Any

@@ -18,6 +18,7 @@ from gatewise.program import operations as ops
 from gatewise.readers.graph import block_name
 from gatewise.runtime.evaluate import embedding
 from gatewise.runtime.narrow import Affine, Floats, Level, Narrower, Recurrence, Table, floats, integers
+from gatewise.runtime.rounding import Weights, rounded
 from gatewise.runtime.stages import Lookup, make_network
 
 Array = NDArray[Any]
@@ -33,11 +34,11 @@ def spread(y: Array, places: Array, width: int) -> Array:  # (..., K) -> (..., w
     return whole
 
 
-def linear(module: nn.Module) -> Layer:
+def linear(module: nn.Module, weights: Weights = "float32") -> Layer:
     if not is_compact(module):
-        return product(floats(matrix_of(module)), bias_of(module))
+        return product(rounded(floats(matrix_of(module)), weights), bias_of(module))
     inputs, outputs = integers(module.inputs), integers(module.outputs)
-    small = product(floats(module.weight), module.bias)  # type: ignore[arg-type]
+    small = product(rounded(floats(module.weight), weights), module.bias)  # type: ignore[arg-type]
     n_in, n_out = int(module.in_features), int(module.out_features)  # type: ignore[arg-type]
     if len(inputs) == n_in:
         return lambda x: spread(small(x), outputs, n_out)
@@ -93,6 +94,7 @@ class RecurrentLayer:
         words: CompactEmbedding | Table | None = None,
         fold: bool | None = None,
         head: tuple[Floats, Floats] | None = None,
+        weights: Weights = "float32",
     ) -> None:
         stack = as_compact(module, name)
         narrower = Narrower(stack.input_size)
@@ -112,7 +114,7 @@ class RecurrentLayer:
         self.width = self.hidden * stack.num_directions
         fold = worth_folding(table, levels[0]) if table is not None and fold is None else fold
         scores = None if head is None else self.affine(*head)
-        self.network = make_network(table, levels, scores, stack.input_size, "", False, fold)
+        self.network = make_network(table, levels, scores, stack.input_size, "", False, fold, weights)
 
     def affine(self, weight: Floats, bias: Floats) -> Affine:
         """A head that reads the kept neurons of the top level."""
@@ -223,8 +225,8 @@ def whole_plan(module: nn.Module, layer: int) -> RecurrentPlan:
     return RecurrentPlan(torch.arange(inputs), torch.arange(hidden), rows, rows, torch.arange(hidden))
 
 
-def plain_layer(op: ops.Operation, model: nn.Module) -> Layer | None:
+def plain_layer(op: ops.Operation, model: nn.Module, weights: Weights = "float32") -> Layer | None:
     """What runs an embedding or linear layer."""
     if isinstance(op, ops.Embed):
         return lookup(model.get_submodule(op.module), op.module)
-    return linear(model.get_submodule(op.module)) if isinstance(op, ops.Linear) else None
+    return linear(model.get_submodule(op.module), weights) if isinstance(op, ops.Linear) else None

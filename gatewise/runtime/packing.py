@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.runtime.rounding import BYTES, Codes, Weights, Words, joined, narrows, quantize, rounded
 from gatewise.sizes import BLOCK as BLOCK
 from gatewise.sizes import MOST_COLUMNS, form_bytes
 from gatewise.sizes import SLICE as SLICE
@@ -19,9 +20,8 @@ from gatewise.sizes import SLICE as SLICE
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
-Codes = NDArray[np.int8]
 
-LAYOUT, PANEL = 6, 64  # GW_LAYOUT, GW_PANEL; GW_SLICE and GW_BLOCK are SLICE and BLOCK
+LAYOUT, PANEL = 7, 64  # GW_LAYOUT, GW_PANEL; GW_SLICE and GW_BLOCK are SLICE and BLOCK
 Form = Literal["dense", "sparse", "masked"]
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
@@ -45,13 +45,13 @@ def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
 class PackedMatrix:
     """A matrix (rows, cols): dense in panels of rows, sparse or masked in slices of rows. See `gw_matrix`.
 
-    With a scale, `values` are bytes: the weights of row i are values * scale[i].
+    With a scale, `values` are bytes: the weights of row i are values * scale[i]. Words hold several columns each.
     """
 
     rows: int
     cols: int
     last: int  # dense: distance between columns of the last panel
-    values: Floats | Codes
+    values: Floats | Codes | Words
     start: Ints | None = None
     column: Bits | None = None
     row: Ints | None = None
@@ -73,6 +73,7 @@ def pack_matrix(
     tight: bool = False,  # the fewest bytes: none for alignment, and the form that takes the fewest
     int8: bool = False,  # bytes and one scale per row; not for single columns, which would grow
     expands: bool = False,  # the kernels spread values to the set bits of a word in one instruction
+    weights: Weights = "float32",  # for the engine: columns joined in words; a sparse matrix holds rounded floats
 ) -> PackedMatrix:
     dense = np.asarray(w, np.float32)
     if dense.ndim != 2:
@@ -81,6 +82,15 @@ def pack_matrix(
         codes, scale = quantize(dense)
         packed = pack_matrix(codes, form or (_smallest(codes, 1) if tight else None), tight)
         return replace(packed, values=aligned(packed.values, np.int8), scale=aligned(scale, np.float32))
+    if narrows(dense, weights):
+        form = form or _fastest(dense, False, BYTES[weights])
+        if form == "dense":
+            words, scales = joined(dense, weights)
+            packed = _pack_dense(words, tight)
+            return replace(
+                packed, cols=dense.shape[1], scale=None if scales is None else aligned(scales, np.float32)
+            )
+        dense = rounded(dense, weights)
     if form is None:
         form = _smallest(dense, 4) if tight else _fastest(dense, expands)
     if form == "sparse" and dense.shape[1] > MOST_COLUMNS:
@@ -92,21 +102,10 @@ def pack_matrix(
     return _pack_sparse(dense) if form == "sparse" else _pack_masked(dense)
 
 
-def quantize(w: ArrayLike) -> tuple[Codes, Floats]:  # (rows, cols) -> (rows, cols), (rows)
-    """Whole numbers from -127 to 127 and one scale per row: w is about codes * scale."""
-    rows = np.asarray(w, np.float32)
-    scale = np.abs(rows).max(axis=1, initial=0) / np.float32(127)
-    codes = np.rint(rows / np.where(scale > 0, scale, 1)[:, None])
-    # A scale that is denormal has few digits, and may be too small.
-    return codes.clip(-127, 127).astype(np.int8), scale.astype(np.float32)
-
-
-def _fastest(w: Floats, expands: bool) -> Form:
-    entries, large = int(_slice_lengths(w)[1].sum()) * SLICE, w.nbytes > LARGE_BYTES
-    if (
-        entries < (SPARSE_BELOW_LARGE if large else SPARSE_BELOW_SMALL) * w.size
-        and w.shape[1] <= MOST_COLUMNS
-    ):
+def _fastest(w: Floats, expands: bool, weight_bytes: int = 4) -> Form:
+    entries, large = int(_slice_lengths(w)[1].sum()) * SLICE, w.size * weight_bytes > LARGE_BYTES
+    below = (SPARSE_BELOW_LARGE if large else SPARSE_BELOW_SMALL) * weight_bytes / 4
+    if entries < below * w.size and w.shape[1] <= MOST_COLUMNS:
         return "sparse"
     return "masked" if large and expands and np.count_nonzero(w) < MASKED_BELOW * w.size else "dense"
 
@@ -116,16 +115,16 @@ def _smallest(w: Floats | Codes, weight_bytes: int) -> Form:
     return cast(Form, min(sizes, key=sizes.__getitem__))
 
 
-def _pack_dense(w: Floats, tight: bool) -> PackedMatrix:
+def _pack_dense(w: Floats | Words, tight: bool) -> PackedMatrix:
     rows, cols = w.shape
     full, rest = rows - rows % PANEL, rows % PANEL
     # Vectors that cross a cache line cost two reads, which is more than a padded column.
     last = rest if tight else -(-rest // SLICE) * SLICE
-    tail = np.zeros((cols, last), np.float32)
+    tail = np.zeros((cols, last), w.dtype)
     tail[:, :rest] = w[full:].T
     panels = w[:full].reshape(full // PANEL, PANEL, cols).transpose(0, 2, 1)
-    values = np.concatenate([panels.ravel(), tail.ravel(), np.zeros(SLICE, np.float32)])
-    return PackedMatrix(rows, cols, last or PANEL, aligned(values, np.float32))
+    values = np.concatenate([panels.ravel(), tail.ravel(), np.zeros(SLICE, w.dtype)])
+    return PackedMatrix(rows, cols, last or PANEL, aligned(values, w.dtype.type))
 
 
 def _slice_lengths(w: Floats | Codes) -> tuple[Ints, NDArray[np.int64]]:
@@ -214,6 +213,7 @@ def pack_layer(
     form: Form | None = None,
     tight: bool = False,
     int8: bool = False,
+    weights: Weights = "float32",  # of the matrices, for the engine; a table stays as it is
 ) -> PackedLayer:
     """Sorts rows by gate and neuron, turns constant gates into numbers, and folds an embedding into a table
 
@@ -252,9 +252,9 @@ def pack_layer(
         squash,
         n_units,
         tuple(int(s) for s in start),
-        w_ih=pack_matrix(w_in, form, tight, int8),
-        w_hh=pack_matrix(w_rec[:n_joint], form, tight, int8),
-        w_hn=pack_matrix(w_rec[n_joint:], form, tight, int8),
+        w_ih=pack_matrix(w_in, form, tight, int8, weights=weights),
+        w_hh=pack_matrix(w_rec[:n_joint], form, tight, int8, weights=weights),
+        w_hn=pack_matrix(w_rec[n_joint:], form, tight, int8, weights=weights),
         bias=aligned(rows_bias, np.float32),
         bias_hn=aligned(b_hn[sorted_slot[n_joint:] % max(n_units, 1)], np.float32),
         live=_bits(is_live.reshape(n_gates, n_units)),

@@ -16,6 +16,7 @@ from gatewise.program.graph import Node, Program, letters_in, mapped
 from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import parameter
 from gatewise.runtime.layers import HandOver, Memory, RecurrentLayer, plain_layer
+from gatewise.runtime.rounding import Weights
 from gatewise.runtime.rules import computed, kind_of
 from gatewise.runtime.steps import WAY_OUT
 
@@ -59,12 +60,13 @@ class Prepared:
         model: nn.Module,
         special: dict[Node, Run] | None = None,
         fold_embedding: bool | None = None,
+        weights: Weights = "float32",
     ) -> None:
         if (node := program.opaque()) is not None:
             assert isinstance(node.op, ops.Opaque)
             raise Unrunnable(f"{node.line}: {node.op.what}. {WAY_OUT}")
         self.program, self.model, self.special = program, model, special or {}
-        self.fold_embedding = fold_embedding
+        self.fold_embedding, self.weights = fold_embedding, weights
         self.layers: dict[tuple[str, str], RecurrentLayer] = {}
         self.constants: dict[Node, Array] = {}
         users = program.users()
@@ -132,10 +134,10 @@ class Prepared:
             layer = self.layer(source)
             return lambda _, call: layer.last(call.after[source], op.part)
         if isinstance(op, ops.Decode):
-            decoder = Decoder(self.model, op, self.fold_embedding)
+            decoder = Decoder(self.model, op, self.fold_embedding, self.weights)
             begin = self.beginning(node, decoder.layer)
             return lambda inputs, call: decoder(begin(inputs, call), call.threads)
-        if (plain := plain_layer(op, self.model)) is not None:
+        if (plain := plain_layer(op, self.model, self.weights)) is not None:
             return lambda inputs, _: plain(inputs[0])
         return lambda inputs, call: computed(node, inputs, call.letters)
 
@@ -148,7 +150,13 @@ class Prepared:
         if key not in self.layers:
             words = None if embedding is None else self.model.get_submodule(embedding)
             module = self.model.get_submodule(op.module)
-            self.layers[key] = RecurrentLayer(module, op.module, words, self.fold_embedding)  # type: ignore[arg-type]
+            self.layers[key] = RecurrentLayer(
+                module,
+                op.module,
+                words,  # type: ignore[arg-type]
+                self.fold_embedding,
+                weights=self.weights,
+            )
         return self.layers[key]
 
     def recurrence(self, node: Node, op: ops.Recurrent) -> Run:

@@ -24,6 +24,7 @@ from gatewise.runtime.narrow import (
     takes_last_state,
 )
 from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
+from gatewise.runtime.rounding import Weights, rounded
 
 Array = NDArray[Any]
 FLOAT32 = np.dtype(np.float32)
@@ -73,7 +74,9 @@ class PoolStage:
 Stage = NetworkStage | PoolStage | Callable[[Array, Frame], Array]
 
 
-def make_stages(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]:
+def make_stages(
+    narrow: NarrowChain, fold_embedding: bool | None, weights: Weights = "float32"
+) -> list[Stage]:
     """Stages for a narrow chain: as much as possible in networks, the rest in NumPy."""
     links = list(narrow.links)
     stages: list[Stage] = []
@@ -87,7 +90,7 @@ def make_stages(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]
             levels.append(links[0])
             links.pop(0)
         if not levels:
-            stage, width = numpy_stage(links.pop(0), width)
+            stage, width = numpy_stage(links.pop(0), width, weights)
             stages.append(stage)
             continue
         final = "last_state" if takes_last_state(levels[-1], links) else pooled_by(links)
@@ -99,7 +102,7 @@ def make_stages(narrow: NarrowChain, fold_embedding: bool | None) -> list[Stage]
         scores = head is not None and bool(links) and links[0] == Function("softmax")
         if scores:
             links.pop(0)
-        network = make_network(table, levels, head, width, final, scores, fold_embedding)
+        network = make_network(table, levels, head, width, final, scores, fold_embedding, weights)
         stages.append(NetworkStage(network, bool(final)))
         width = network.width
     return stages
@@ -122,24 +125,27 @@ def make_network(
     final: str,
     scores: bool,
     fold_embedding: bool | None,
+    weights: Weights = "float32",
 ) -> Network:
     fold = table is not None and folds(table, levels[0], fold_embedding)
     vectors = None if table is None else table.weight
     packed = [
-        [pack(level, r, vectors if fold and k == 0 else None) for r in level.directions]
+        [pack(level, r, vectors if fold and k == 0 else None, weights=weights) for r in level.directions]
         for k, level in enumerate(levels)
     ]
     rows = None if table is None or table.rows is None else table.rows.astype(np.int32)
     top = sum(r.kept for r in levels[-1].directions)
+    scored = None
+    if head is not None:
+        columns = spread_columns(head.weight, head.inputs, top)
+        scored = pack_matrix(columns, expands=expands(), weights=weights), head.bias
     return Network(
         packed,
         width if vectors is None else vectors.shape[1],
         n_words=0 if table is None else table.n_words,
         remap=rows,
         embedding=None if fold else vectors,
-        head=None
-        if head is None
-        else (pack_matrix(spread_columns(head.weight, head.inputs, top), expands=expands()), head.bias),
+        head=scored,
         softmax=scores,
         final=final,
     )
@@ -155,7 +161,12 @@ def folds(table: Table, level: Level, wish: bool | None) -> bool:
 
 
 def pack(
-    level: Level, r: Recurrence, embedding: Floats | None, tight: bool = False, int8: bool = False
+    level: Level,
+    r: Recurrence,
+    embedding: Floats | None,
+    tight: bool = False,
+    int8: bool = False,
+    weights: Weights = "float32",
 ) -> PackedLayer:
     """The layer as the kernels want it; a list that names everything in order is left out."""
     if level.cell.name not in CELLS:
@@ -175,10 +186,11 @@ def pack(
         embedding=embedding,
         tight=tight,
         int8=int8,
+        weights=weights,
     )
 
 
-def numpy_stage(link: Link, width: int) -> tuple[Stage, int]:
+def numpy_stage(link: Link, width: int, weights: Weights = "float32") -> tuple[Stage, int]:
     """What the kernels have no call for: functions, pools, and embedding and linear layers before another."""
     if isinstance(link, Table):
         return Lookup(link), link.weight.shape[1]
@@ -186,7 +198,8 @@ def numpy_stage(link: Link, width: int) -> tuple[Stage, int]:
         scale, shift = np.diagonal(link.weight).copy(), link.bias
         return (lambda x, _: x * scale + shift), width
     if isinstance(link, Affine):
-        weight, bias = spread_columns(link.weight, link.inputs, width).T.copy(), link.bias
+        weight = spread_columns(rounded(link.weight, weights), link.inputs, width).T.copy()
+        bias = link.bias
         return (lambda x, _: x @ weight + bias), len(bias)
     assert isinstance(link, Function)
     if pools(link):

@@ -7,7 +7,8 @@ import pytest
 from kernel_cases import ISAS, TOLERANCE, as_float, make_case, reference
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import Form, pack_matrix, quantize
+from gatewise.runtime.packing import Form, pack_matrix
+from gatewise.runtime.rounding import quantize
 
 FORMS: tuple[Form, ...] = ("dense", "sparse", "masked")
 

@@ -3,6 +3,9 @@
 #include "gw.h"
 
 #include "products.h"
+#ifdef GW_ISA
+#include "joined.h"
+#endif
 
 /* Rows of x whose input projections are computed as one product before the recurrence walks over them: enough for
  * full tiles, few enough for the projections to stay in the second-level cache. */
@@ -15,6 +18,9 @@ void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x
 }
 
 size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
+#ifdef GW_ISA
+    if (w->joined) return joined_scratch(w, m);
+#endif
     if (!w->start || w->codes || m < TRANSPOSE_FROM) return 0;
     return (size_t)w->cols * (w->row ? GW_SLICE : GW_PANEL);
 }

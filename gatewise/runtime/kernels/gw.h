@@ -28,7 +28,7 @@
 #define gw_map GW_NAME(gw_map)
 #endif
 
-#define GW_LAYOUT 6 /* raised whenever a struct, its meaning or a packed form changes; LAYOUT in packing.py follows */
+#define GW_LAYOUT 7 /* raised whenever a struct, its meaning or a packed form changes; LAYOUT in packing.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
 #define GW_SLICE 16 /* rows of a sparse or masked matrix that lie interleaved */
 #define GW_BLOCK 16 /* neurons whose live gates share one word of bits; states are padded to it */
@@ -45,7 +45,9 @@
  * Masked, row == NULL. Slice q is rows 16*q .. 16*q+15. Bit l of column[q * cols + j] says whether entry j of row
  * 16*q + l is not zero; values[start[q]] and on are those entries, column after column.
  *
- * Every form holds floats, or bytes with one scale per row, whose sums are floats all the same.
+ * Every form holds floats, or bytes with one scale per row, whose sums are floats all the same. A dense one may also
+ * hold words, in the engine only: 2 columns of a row as bfloat16, the first in the lower half, or, with a scale, 4 as
+ * bytes of code + 128, from the lowest columns 0, 2, 1, 3; panels are then (words of a row, 64).
  */
 typedef struct {
     int32_t rows, cols;
@@ -56,6 +58,7 @@ typedef struct {
     const int32_t *start;   /* (S + 1), or NULL: dense */
     const uint16_t *column; /* sparse: (start[S], 16); masked: (S, cols), bits */
     const int32_t *row;     /* sparse: (rows), the row held by lane i % 16 of slice i / 16; or NULL: masked */
+    const uint32_t *joined; /* dense: panels + 16 of words, or NULL: floats or bytes */
 } gw_matrix;
 
 enum { GW_LSTM = 0, GW_GRU = 1 };

@@ -180,7 +180,7 @@ typedef struct {
     int backwards;
 } panel_range;
 
-/* Only a dense matrix of floats is walked in parts. */
+/* Only a dense matrix is walked in parts, and not one of bytes. */
 static int32_t n_panels(const gw_matrix *w) {
     return w->start || w->codes ? 1 : (w->rows + GW_PANEL - 1) / GW_PANEL;
 }
@@ -428,9 +428,20 @@ static void int8_sparse(const gw_matrix *w, const float *bias, const float *x, f
     }
 }
 
+#ifdef GW_ISA /* the engine's alone: joined.h */
+static void joined_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                           ptrdiff_t ldy, float *scratch, panel_range part);
+#endif
+
 GW_INLINE void product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                     ptrdiff_t ldy, float *scratch, panel_range part) {
     if (part.from >= part.to) return;
+#ifdef GW_ISA
+    if (w->joined) {
+        joined_product(w, bias, m, x, ldx, y, ldy, scratch, part);
+        return;
+    }
+#endif
     if (w->codes) {
         for (int32_t r = 0; r < m; r++)
             (!w->start ? int8_dense : w->row ? int8_sparse : int8_masked)(w, bias, x + r * ldx, y + r * ldy);

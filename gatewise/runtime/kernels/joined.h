@@ -1,0 +1,326 @@
+/* Products with weights of two bytes or one, several columns of a row joined in one word: `joined` in gw.h. For the
+ * engine only. What a weight stands for is exact; sums are floats, or integers that are as good (see dots below). */
+#ifndef GW_JOINED_H
+#define GW_JOINED_H
+
+#include "products.h"
+
+#if GW_LANES > 1
+typedef int32_t vi __attribute__((vector_size(4 * GW_LANES)));
+#else
+typedef int32_t vi;
+#endif
+
+GW_INLINE vu vu_load(const uint32_t *p) {
+    vu v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+GW_INLINE vf vf_from_signed(vi v) {
+#if GW_LANES > 1
+    return __builtin_convertvector(v, vf);
+#else
+    return (float)v;
+#endif
+}
+
+GW_INLINE int32_t columns_of_word(const gw_matrix *w) { return w->scale ? 4 : 2; }
+
+/* Column k of the rows in a vector of words: a bfloat16 is the upper half of a float; a byte is a code + 128, and those
+ * of columns 1 and 2 have changed places. */
+GW_INLINE vf column_of(const int per, vu word, int k) {
+    if (per == 2) return vf_from_bits(k ? word & 0xffff0000u : word << 16);
+    return vf_from_signed((vi)((word ^ 0x80808080u) << (k == 3 ? 0 : k == 0 ? 24 : 8 * k)) >> 24);
+}
+
+/* Rows that lie side by side in a panel, as words. */
+typedef struct {
+    const uint32_t *words; /* (words of a row, stride) */
+    ptrdiff_t stride;
+    int32_t rows;
+} word_run;
+
+static word_run words_at(const gw_matrix *w, int32_t top) {
+    const int32_t panel = top / GW_PANEL * GW_PANEL, per = columns_of_word(w), left = w->rows - top;
+    const word_run run = {
+        .words = w->joined + (ptrdiff_t)panel * ((w->cols + per - 1) / per) + (top - panel),
+        .stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last,
+        .rows = left,
+    };
+    return run;
+}
+
+/* y (rows) = from + scale * sum, of vector v. */
+GW_INLINE void finish(const gw_matrix *w, int32_t top, int v, int32_t rows, vf sum, const float *from, float *y) {
+    const int32_t at = v * GW_LANES, left = rows - at, n = left < GW_LANES ? left : GW_LANES;
+    if (w->scale) sum *= vf_load_first(w->scale + top + at, n);
+    vf_store_first(y + at, sum + vf_load_first(from + at, n), n);
+}
+
+/* The sums of up to SIDE vectors of rows live in registers, as many as hide the latency of the adder. */
+#if GW_LANES == 16
+enum { SIDE = 4, SUMS = 2 };
+#else
+enum { SIDE = 8, SUMS = 1 };
+#endif
+
+/* sum += a word of each row times its columns of x; nv and per are constants at every call. */
+GW_INLINE void add_words(const int nv, const int per, const uint32_t *words, const float *x, vf sum[SUMS][SIDE]) {
+    vu word[SIDE];
+    GW_UNROLL
+    for (int v = 0; v < nv; v++) word[v] = vu_load(words + v * GW_LANES);
+    GW_UNROLL
+    for (int k = 0; k < per; k++) {
+        const vf xk = vf_all(x[k]);
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) sum[k % SUMS][v] += xk * column_of(per, word[v], k);
+    }
+}
+
+GW_INLINE void joined_run(const int nv, const int per, const gw_matrix *w, int32_t top, const float *x,
+                          const float *from, float *y) {
+    const word_run run = words_at(w, top);
+    const uint32_t *words = run.words;
+    const int32_t whole = w->cols / per;
+    vf sum[SUMS][SIDE];
+    memset(sum, 0, sizeof sum);
+    for (int32_t j = 0; j < whole; j++, words += run.stride, x += per) add_words(nv, per, words, x, sum);
+    if (w->cols % per) {
+        float last[4] = {0};
+        memcpy(last, x, sizeof(float) * (size_t)(w->cols % per));
+        add_words(nv, per, words, last, sum);
+    }
+    GW_UNROLL
+    for (int v = 0; v < nv; v++) {
+        if (SUMS > 1) sum[0][v] += sum[SUMS - 1][v];
+        finish(w, top, v, run.rows, sum[0][v], from, y);
+    }
+}
+
+GW_INLINE void joined_rows(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
+    if (w->scale)
+        joined_run(nv, 4, w, top, x, from, y);
+    else
+        joined_run(nv, 2, w, top, x, from, y);
+}
+
+/* Products of bytes with whole numbers, several with their sum in one instruction: 4 with bytes, 2 with 16 bits. So x
+ * is written in digits of 8 or 12 bits with a sign:
+ *
+ *     x[j] = step * (d0 + d1 * base + d2 * base^2 + ...)    to half a step
+ *
+ * A step is 1.2e-7 of the largest entry, or 5e-10 of it where that is above 1. Sums over digits are exact, so that a
+ * sum is as good as one of floats, in which the largest entries have that error, too. Entries above 256 and what is no
+ * number have no digits: those are left to floats. */
+#if defined(__AVX512VNNI__)
+#define GW_DOTS
+enum { DIGIT_BITS = 8, FEW = 3, DIGITS = 4, DOT_SIDE = 4, DOT_COLUMNS = 1 << 16 };
+typedef int8_t digit;
+#elif (GW_LANES == 4 || GW_LANES == 8) && defined(__SSE2__)
+#define GW_DOTS
+enum { DIGIT_BITS = 12, FEW = 2, DIGITS = 3, DOT_SIDE = 2, DOT_COLUMNS = 1 << 12 };
+typedef int16_t digit;
+#else
+enum { DIGITS = 0 };
+typedef int8_t digit;
+#endif
+enum { DOTS_FROM = 1 << 12 }; /* weights from which the digits of x are worth making */
+
+/* Digits between two of them of the same column. */
+static size_t digits_room(int32_t cols) { return (size_t)(cols + 63) / 64 * 64; }
+
+#ifdef GW_DOTS
+typedef struct {
+    int n; /* digits, or 0: none */
+    float step;
+    int32_t less[DIGITS]; /* 128 * sum of the digits: bytes of weights are codes + 128 */
+    size_t room;
+    const digit *of; /* (n, room) */
+} number;
+
+GW_INLINE void store_digits(vi v, digit *to) {
+#if defined(__AVX512VNNI__)
+    const __m128i swapped = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(_mm512_cvtepi32_epi8((__m512i)v), swapped));
+#else
+    typedef digit narrow __attribute__((vector_size(sizeof(digit) * GW_LANES)));
+    const narrow few = __builtin_convertvector(v, narrow);
+    memcpy(to, &few, sizeof few);
+#endif
+}
+
+static number make_digits(int32_t cols, const float *x, digit *to) {
+    const int32_t base = 1 << DIGIT_BITS, half = base / 2;
+    number d = {.room = digits_room(cols), .of = to};
+    vf most = vf_all(0);
+    vu strange = {0};
+    for (int32_t j = 0; j < cols; j += GW_LANES) {
+        const vf v = vf_load_first(x + j, cols - j < GW_LANES ? cols - j : GW_LANES);
+        const vf size = vf_from_bits(vf_bits(v) & 0x7fffffffu);
+        strange |= ~(vu)(size <= 256.0f);
+        most = vf_max(most, size);
+    }
+    for (int l = 0; l < GW_LANES; l++)
+        if (strange[l]) return d;
+    const float largest = vf_largest(most);
+    if (largest < 1e-30f) return d; /* a step would be denormal */
+    d.n = largest <= 1.0f ? FEW : DIGITS;
+    const float limit = d.n == FEW ? 8355000.0f : 2139000000.0f; /* below 127 in every digit of 8 bits */
+    const float steps = limit / largest;
+    d.step = largest / limit;
+    vi sums[DIGITS] = {{0}};
+    for (int32_t j = 0; j < (int32_t)d.room; j += GW_LANES) {
+        const int32_t left = cols - j;
+        const vf v = left > 0 ? vf_load_first(x + j, left < GW_LANES ? left : GW_LANES) * steps : vf_all(0);
+        const vf nearer = vf_from_bits((vf_bits(v) & 0x80000000u) | vf_bits(vf_all(0.5f)));
+        vi q = __builtin_convertvector(v + nearer, vi);
+        for (int k = 0; k < d.n; k++) {
+            const vi one = ((q + half) & (base - 1)) - half;
+            sums[k] += one;
+            store_digits(one, to + (size_t)k * d.room + j);
+            q = (q - one) >> DIGIT_BITS;
+        }
+    }
+    for (int k = 0; k < d.n; k++)
+        for (int l = 0; l < GW_LANES; l++) d.less[k] += 128 * sums[k][l];
+    return d;
+}
+
+/* sum + bytes of each word times four digits. */
+GW_INLINE vi dot(vi sum, vu word, const digit *four) {
+#if defined(__AVX512VNNI__)
+    int32_t all;
+    memcpy(&all, four, sizeof all);
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)word, _mm512_set1_epi32(all));
+#else
+    int32_t first, second;
+    memcpy(&first, four, sizeof first);
+    memcpy(&second, four + 2, sizeof second);
+#if GW_LANES == 8
+    const __m256i even = _mm256_and_si256((__m256i)word, _mm256_set1_epi16(255));
+    const __m256i odd = _mm256_srli_epi16((__m256i)word, 8);
+    return sum + (vi)_mm256_madd_epi16(even, _mm256_set1_epi32(first)) +
+           (vi)_mm256_madd_epi16(odd, _mm256_set1_epi32(second));
+#elif GW_LANES == 4
+    const __m128i even = _mm_and_si128((__m128i)word, _mm_set1_epi16(255)), odd = _mm_srli_epi16((__m128i)word, 8);
+    return sum + (vi)_mm_madd_epi16(even, _mm_set1_epi32(first)) + (vi)_mm_madd_epi16(odd, _mm_set1_epi32(second));
+#endif
+#endif
+}
+
+/* n and nv are constants at every call. */
+GW_INLINE void dots_run(const int nv, const int n, const gw_matrix *w, int32_t top, const number *x, const float *from,
+                        float *y) {
+    const word_run run = words_at(w, top);
+    const uint32_t *words = run.words;
+    vi sum[DIGITS][DOT_SIDE];
+    memset(sum, 0, sizeof sum);
+    for (int32_t j = 0; j < w->cols; j += 4, words += run.stride) {
+        vu word[DOT_SIDE];
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) word[v] = vu_load(words + v * GW_LANES);
+        GW_UNROLL
+        for (int k = 0; k < n; k++) {
+            GW_UNROLL
+            for (int v = 0; v < nv; v++) sum[k][v] = dot(sum[k][v], word[v], x->of + (size_t)k * x->room + j);
+        }
+    }
+    GW_UNROLL
+    for (int v = 0; v < nv; v++) {
+        vf total = vf_all(0);
+        GW_UNROLL
+        for (int k = n - 1; k >= 0; k--)
+            total = total * (float)(1 << DIGIT_BITS) + vf_from_signed(sum[k][v] - x->less[k]);
+        finish(w, top, v, run.rows, total * x->step, from, y);
+    }
+}
+
+GW_INLINE void dots_rows(const int nv, const gw_matrix *w, int32_t top, const number *x, const float *from, float *y) {
+    if (x->n == FEW)
+        dots_run(nv, FEW, w, top, x, from, y);
+    else
+        dots_run(nv, DIGITS, w, top, x, from, y);
+}
+
+/* Rows from .. end - 1 of a product whose x has digits; says whether it did it. */
+static int dots_product(const gw_matrix *w, const float *bias, const float *x, float *y, float *scratch, int32_t from,
+                        int32_t end, int backwards) {
+    enum { ROWS = DOT_SIDE * GW_LANES };
+    if (!w->scale || (int64_t)w->rows * w->cols < DOTS_FROM || w->cols > DOT_COLUMNS) return 0;
+    const number number_x = make_digits(w->cols, x, (digit *)scratch);
+    const int32_t runs = (end - from + ROWS - 1) / ROWS;
+    for (int32_t p = 0; number_x.n && p < runs; p++) {
+        int32_t top = from + (backwards ? runs - 1 - p : p) * ROWS;
+        const int32_t stop = top + ROWS < end ? top + ROWS : end;
+        if (stop - top == ROWS)
+            dots_rows(DOT_SIDE, w, top, &number_x, (bias ? bias : y) + top, y + top);
+        else
+            for (; top < stop; top += GW_LANES) dots_rows(1, w, top, &number_x, (bias ? bias : y) + top, y + top);
+    }
+    return number_x.n;
+}
+#else
+static int dots_product(const gw_matrix *w, const float *bias, const float *x, float *y, float *scratch, int32_t from,
+                        int32_t end, int backwards) {
+    (void)w, (void)bias, (void)x, (void)y, (void)scratch, (void)from, (void)end, (void)backwards;
+    return 0;
+}
+#endif
+
+static void joined_one(const gw_matrix *w, const float *bias, const float *x, float *y, float *scratch,
+                       panel_range part) {
+    enum { ROWS = SIDE * GW_LANES };
+    const int32_t from = part.from * GW_PANEL, end = part.to * GW_PANEL < w->rows ? part.to * GW_PANEL : w->rows;
+    const int32_t runs = (end - from + ROWS - 1) / ROWS;
+    if (dots_product(w, bias, x, y, scratch, from, end, part.backwards)) return;
+    for (int32_t p = 0; p < runs; p++) {
+        int32_t top = from + (part.backwards ? runs - 1 - p : p) * ROWS;
+        const int32_t stop = top + ROWS < end ? top + ROWS : end;
+        if (stop - top == ROWS)
+            joined_rows(SIDE, w, top, x, (bias ? bias : y) + top, y + top);
+        else
+            for (; top < stop; top += GW_LANES) joined_rows(1, w, top, x, (bias ? bias : y) + top, y + top);
+    }
+}
+
+/* Up to 64 rows as floats, (cols, 64). */
+static void part_words(const gw_matrix *w, int32_t top, float *dense) {
+    const int32_t per = columns_of_word(w), left = w->rows - top, rows = left < GW_PANEL ? left : GW_PANEL;
+    const word_run run = words_at(w, top);
+    for (int32_t lane = 0; lane < rows; lane += GW_LANES) {
+        const int n = rows - lane < GW_LANES ? rows - lane : GW_LANES;
+        const vf scale = w->scale ? vf_load_first(w->scale + top + lane, n) : vf_all(1);
+        const uint32_t *words = run.words + lane;
+        float *to = dense + lane;
+        for (int32_t j = 0; j < w->cols; j += per, words += run.stride) {
+            const vu word = vu_load(words);
+            for (int k = 0; k < per && j + k < w->cols; k++, to += GW_PANEL)
+                vf_store(to, scale * (per == 2 ? column_of(2, word, k) : column_of(4, word, k)));
+        }
+    }
+}
+
+/* A few vectors meet the words; more are worth a dense panel at a time, made anew in every call. */
+static void joined_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                           ptrdiff_t ldy, float *scratch, panel_range part) {
+    const panel_range one = {0, 1, 0};
+    if (m < TRANSPOSE_FROM) {
+        for (int32_t r = 0; r < m; r++) joined_one(w, bias, x + r * ldx, y + r * ldy, scratch, part);
+        return;
+    }
+    for (int32_t p = part.from; p < part.to; p++) {
+        const int32_t top = (part.backwards ? part.from + part.to - 1 - p : p) * GW_PANEL, left = w->rows - top;
+        const gw_matrix panel = {
+            .rows = left < GW_PANEL ? left : GW_PANEL, .cols = w->cols, .last = GW_PANEL, .values = scratch};
+        part_words(w, top, scratch);
+        dense_product(&panel, bias ? bias + top : NULL, m, x, ldx, y + top, ldy, one);
+    }
+}
+
+static size_t joined_scratch(const gw_matrix *w, int32_t m) {
+    if (m >= TRANSPOSE_FROM) return (size_t)w->cols * GW_PANEL;
+    return digits_room(w->cols) * DIGITS * sizeof(digit) / sizeof(float);
+}
+
+#endif
