@@ -62,7 +62,7 @@ class CSource:
     ram_bytes: int
     weight_file: Path | None
     weight_file_bytes: int
-    max_abs_error: float
+    max_abs_error: float  # of symbols: the share of sequences that have others
     max_rel_error: float  # of the largest answer
     measured_on: str  # "one random sequence of 12 steps", or what example= was
 

@@ -71,15 +71,25 @@ class GoldenProgram:
         return arrays(evaluate(self.program, self.model, by_name(self.program, given)))
 
     def errors(self, example: Any = None) -> tuple[float, float]:
-        """Largest absolute error, and the same relative to the largest answer."""
+        """Largest absolute error, and the same relative to the largest answer.
+
+        Of whole numbers, symbols say, it is the share of sequences in which some are others.
+        """
         exact, computed = self.exact, self.computed
         if example is not None:
             given = from_example(self.program, self.model, example)
             exact, computed = answers(self.program, self.model, given), self.evaluated(given)
+        whole = [(a != b).reshape(len(b), -1).any(1).mean() for a, b in zip(computed, exact) if is_whole(b)]
         pairs = [(a, b) for a, b in zip(computed, exact) if b.dtype.kind == "f" and b.size]
         error = max((float(np.nanmax(np.abs(a - b))) for a, b in pairs), default=0.0)
         largest = max((float(np.nanmax(np.abs(b))) for _, b in pairs), default=0.0)
-        return error, error / max(largest, 1e-30)
+        share = float(max(whole, default=0.0))
+        return max(error, share), max(error / max(largest, 1e-30), share)
+
+
+def is_whole(answer: Array) -> bool:
+    """Whether it is whole numbers, a row for every sequence."""
+    return answer.dtype.kind != "f" and answer.ndim > 0 and answer.size > 0
 
 
 def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:

@@ -63,3 +63,14 @@ def test_the_folder_checks_itself(weights: str, tmp_path: Path) -> None:
     said = run("make", "check", "-C", tmp_path / "m")
     assert said.count("whole numbers: ok") == 2
     assert "malloc" not in (tmp_path / "m" / "model.c").read_text()
+
+
+def test_the_error_of_symbols_is_a_share_of_words(tmp_path: Path) -> None:
+    """How many words int8 says otherwise, on words that are given."""
+    small = gw.compress(speller(hidden=8, longest=9))
+    words = torch.randint(9, (200, 3))
+    made = gw.export.to_c(small, tmp_path / "m", weights="int8", example=words)
+    with torch.no_grad():
+        differ = (rounded_layers(small)(words) != small(words)).any(1)
+    assert 0 < differ.sum() < 100
+    assert made.max_abs_error == pytest.approx(float(differ.double().mean()))
