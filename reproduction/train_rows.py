@@ -57,7 +57,9 @@ def parsed(text: str) -> Run:
 def training(run: Run, out: Path) -> subprocess.Popen[bytes]:
     options = [word for change in run.changes for word in ("--set", change)]
     command = ["-m", "gatewise", "train", run.recipe, *options, "--out", str(out / run.name), "--resume"]
-    limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * run.share:.4g}"}
+    # Budgets and counts run on the processor, where too many threads are slower than one.
+    threads = max(1, int(run.share * (os.cpu_count() or 1)))
+    limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * run.share:.4g}", "OMP_NUM_THREADS": f"{threads}"}
     with (out / f"{run.name}.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, *command], env=os.environ | limits, stdout=log, stderr=subprocess.STDOUT

@@ -20,6 +20,7 @@ from gatewise.nn.recurrence import (
     faster_unfused,
     fused_layer,
     fusible,
+    is_slow,
     scan_anywhere,
     unscale,
     widened_layer,
@@ -272,7 +273,7 @@ class CompactRecurrent(Recurrent):
         )
         if fused and not faster_unfused(self.cell, x, [weights], len(state[0])):
             ahead = x.flip(0) if reverse else x
-            if x.is_cuda:
+            if x.is_cuda and is_slow(weights):
                 out, after = widened_layer(self.cell, ahead, state, weights, sizes)
             else:
                 out, (after,) = fused_layer(self.cell, ahead, [state], [weights], sizes)

@@ -206,7 +206,8 @@ class Pronouncer(TaskModel):
 
     A call answers: the decoder reads its own phonemes. With `phonemes` (B, L) it gives scores of each of them,
     (B, L, phonemes), with those before it given; only then there is dropout. With a bidirectional encoder `bridge`
-    makes the state of both directions one.
+    makes the state of both directions one. `backwards`, the encoder ends with the first letter, which the first
+    phoneme needs.
     """
 
     def __init__(
@@ -223,6 +224,7 @@ class Pronouncer(TaskModel):
         cell: str = "GRU",
         gate_activation: str = "sigmoid",
         bidirectional: bool = False,
+        backwards: bool = False,
     ) -> None:
         super().__init__(
             letters=letters,
@@ -237,8 +239,9 @@ class Pronouncer(TaskModel):
             cell=cell,
             gate_activation=gate_activation,
             bidirectional=bidirectional,
+            backwards=backwards,
         )
-        self.start, self.end, self.longest = start, end, longest
+        self.start, self.end, self.longest, self.backwards = start, end, longest, backwards
         stack: dict[str, Any] = {"batch_first": True, "gate_activation": gate_activation}
         self.emb = nn.Embedding(letters, embedding)
         self.encoder = recurrent(cell, embedding, hidden, layers, bidirectional=bidirectional, **stack)
@@ -272,6 +275,8 @@ class Pronouncer(TaskModel):
 
     def read_word(self, x: Tensor, mask: Tensor | None) -> State:
         """The last state of the encoder, as the decoder takes it."""
+        if self.backwards:
+            x, mask = x.flip(1), None if mask is None else mask.flip(1)
         state: State = (self.encoder(x) if mask is None else self.encoder(x, mask=mask))[1]
         if not len(self.bridge):
             return state

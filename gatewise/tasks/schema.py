@@ -49,6 +49,7 @@ class Model:
     dropout: float = 0.0
     cell: Literal["LSTM", "GRU"] = "LSTM"
     bidirectional: bool = False  # g2p: the encoder
+    backwards: bool = False  # g2p: the encoder begins with the last letter
     gates: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"  # classification; language models have sigmoid
     init: Literal["uniform", "glorot", "orthogonal", "torch"] = "uniform"
     init_range: float = 0.1  # of "uniform"
@@ -235,7 +236,7 @@ READERS = {
     "csv": "data.text_column data.label_column",
     "word-ptb words imdb agnews csv g2p": "model.embedding",
     "word-ptb words imdb agnews csv npz g2p": "model.dropout refit.dropout",
-    "g2p": "model.bidirectional",
+    "g2p": "model.bidirectional model.backwards",
     "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output sparsify.update",
     "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
     "sparsify.log_sigma sparsify.warm_up_epochs",

@@ -224,6 +224,7 @@ def sequence_model(m: Model, corpus: TextData | SeriesData | WordData) -> TaskMo
             MAX_PHONEMES,
             m.embedding,
             bidirectional=m.bidirectional,
+            backwards=m.backwards,
             **stack,
         )
     if isinstance(corpus, TextData):

@@ -95,7 +95,9 @@ def test_a_taught_word_is_answered() -> None:
     assert torch.equal(scores[going_on == 0], answer[going_on == 0])
 
 
-@pytest.mark.parametrize("more", [[], ["model.cell=LSTM", "model.bidirectional=true"]])
+@pytest.mark.parametrize(
+    "more", [[], ["model.cell=LSTM", "model.bidirectional=true"], ["model.backwards=true"]]
+)
 def test_a_sparse_network_is_the_same_in_all_forms(more: list[str], folder: Path, tmp_path: Path) -> None:
     """With a budget and a refit: trained, cut, saved and loaded, and in the engine; int8 has a quality of its own."""
     tiny = ["hidden=6", "embedding=4", "batch=32", "train.epochs=2", "train.after=1", "train.lr=0.02"]
