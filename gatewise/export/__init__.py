@@ -1,8 +1,9 @@
 """Carries a compact network away: into a checkpoint of its own format, into ONNX, or into C."""
 
+from gatewise.export.card import model_card
 from gatewise.export.checkpoint import Saved, load, save
 from gatewise.export.csource import CSource, to_c
 from gatewise.export.onnx import to_onnx
 from gatewise.export.pair import CheckpointError
 
-__all__ = ["CSource", "CheckpointError", "Saved", "load", "save", "to_c", "to_onnx"]
+__all__ = ["CSource", "CheckpointError", "Saved", "load", "model_card", "save", "to_c", "to_onnx"]

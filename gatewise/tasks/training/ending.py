@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gatewise.analyse import map_gates
 from gatewise.compact import compress
 from gatewise.export import CheckpointError, save
+from gatewise.export.card import CARD
 from gatewise.report import Report, measure
 from gatewise.tasks import provenance
+from gatewise.tasks.card import card_of
 from gatewise.tasks.data.encoding import ENCODING, content_of, encoding_of, sum_of
 from gatewise.tasks.files import GATES, MODEL, RunError, write_json, write_whole
 from gatewise.tasks.training.evaluation import Evaluator
@@ -53,6 +55,11 @@ def conclude(run: Run) -> Ending:
     if run.sparsifier is not None:
         write_json(folder / GATES, map_gates(run.model).to_dict(), indent=None)
     return Ending(quality, report, share, saved.stored_bytes)
+
+
+def write_card(run: Run, result: dict[str, Any], ending: Ending) -> None:
+    text = card_of(run.recipe, result, ending.report)
+    write_whole(run.options.out / MODEL / CARD, text.encode())
 
 
 def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:

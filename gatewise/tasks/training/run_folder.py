@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.export import CheckpointError, load
+from gatewise.export.card import CARD
 from gatewise.export.pair import CONFIG, WEIGHTS
 from gatewise.export.written import check_regular
 from gatewise.tasks import recorded
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from gatewise.tasks.training.options import Options
 
 # What a run writes besides recipe, checkpoint and metrics, which tell that there is one.
-WRITTEN = (RESULT, GATES, VECTORS, *(f"{MODEL}/{name}" for name in (CONFIG, WEIGHTS, ENCODING)))
+WRITTEN = (RESULT, GATES, VECTORS, *(f"{MODEL}/{name}" for name in (CONFIG, WEIGHTS, ENCODING, CARD)))
 EVENTS = "events.out.tfevents.*"
 REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
 

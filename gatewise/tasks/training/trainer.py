@@ -51,7 +51,7 @@ from gatewise.tasks.training.checkpoints import (
     restoring,
     save_checkpoint,
 )
-from gatewise.tasks.training.ending import conclude, result_of
+from gatewise.tasks.training.ending import conclude, result_of, write_card
 from gatewise.tasks.training.evaluation import live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
 from gatewise.tasks.training.lock import only_writer
@@ -381,5 +381,6 @@ class Run:
         ending = conclude(self)
         p.seconds += time.perf_counter() - start
         result = result_of(self, epoch, ending)
+        write_card(self, result, ending)
         write_json(self.options.out / RESULT, result)
         return result

@@ -369,3 +369,14 @@ def test_a_run_that_removed_everything_says_why(
     assert nothing_left(result).startswith("rnn.l1: no neuron is left")
     assert "sparsify.group (here 9)" in nothing_left(result)
     assert nothing_left({"counts": {"neurons": {"rnn.l0": 1}}}) == ""
+
+
+def test_a_run_leaves_a_model_card(folder: Path, tmp_path: Path) -> None:
+    """Beside the model: the numbers of result.json, and that nobody stated the licence of own data."""
+    result = train(tiny("words", folder), options(tmp_path / "run", folder))
+    card = (tmp_path / "run" / "model" / "MODEL_CARD.md").read_text()
+    assert f"| perplexity, test | {result['quality']['test_ppl']:.5g} |" in card
+    assert result["data"]["sizes"] in card
+    assert "seed 0" in card
+    assert "add it before you pass the model on" in card
+    assert "Not stated." not in card
