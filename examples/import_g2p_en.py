@@ -141,7 +141,7 @@ def updates(data: WordData, number: int) -> Iterator[Any]:
 
 def fine_tuned(model: Pronouncer, data: WordData, weights: int, number: int) -> nn.Module:
     """A budget of weights in two thirds of the updates, a refit in the rest."""
-    lasso = gw.GroupLasso(model, l1=1e-5, group=2e-4)
+    lasso = gw.GroupLasso(model, l1=2e-6, group=3e-5)
     first = 2 * number // 3
     budget = gw.Budget(lasso, weights=weights, steps=first, begin=0.05, end=0.7)
     train(model, data, first, 1e-3, lasso.penalty, lambda: (lasso.step(), budget.step()))
