@@ -22,7 +22,9 @@ Array = NDArray[Any]
 class Decoder:
     """ids = decoder(memory, threads), as `Decode` says."""
 
-    def __init__(self, model: nn.Module, op: ops.Decode, fold: bool | None, weights: Weights) -> None:
+    def __init__(
+        self, model: nn.Module, op: ops.Decode, fold: bool | None, weights: Weights = "float32"
+    ) -> None:
         rnn, head = model.get_submodule(op.module), model.get_submodule(op.head)
         words: Any = model.get_submodule(op.embedding)
         if not isinstance(words, CompactEmbedding):
