@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoders import END, START, Case, speller, spellers
-from hypothesis import given
+from decoders import END, START, Case, margin, speller, spellers
+from hypothesis import assume, given, settings
 from networks import Net
+from test_rounding import NARROW, as_rounded
 from torch import nn
 
 import gatewise as gw
@@ -52,6 +53,20 @@ def test_a_word_may_arrive_in_pieces(case: Case) -> None:
     for letter in case.words.split(1, 1):
         ids, state = engine(letter, state=state)
     assert torch.equal(ids, case.answer)
+
+
+@pytest.mark.parametrize("weights", NARROW)
+@settings(max_examples=8)
+@given(case=spellers(way="plain"))
+def test_rounded_weights(weights: str, case: Case) -> None:
+    """The symbols of the network whose weights are rounded, as far as no further rounding decides."""
+    small = case.small
+    measure = as_rounded(small, weights)
+    with torch.no_grad():
+        expected = measure(case.words)
+    assume(margin(measure, case.words, expected) > 1e-3)
+    ids, _ = gw.Engine(small, weights=weights, fold_embedding=False)(case.words)
+    assert torch.equal(ids, expected)
 
 
 def test_it_is_one_operation_of_the_program() -> None:
