@@ -68,3 +68,19 @@ class GreedyLoopOfOnesOwn(nn.Module):
             y = self.fc(h).argmax(-1)
             answers.append(y)
         return torch.stack(answers, 1)
+
+
+@everyday(words(2, 5, of=9))
+class ContinuedText(nn.Module):
+    """A language model that reads a beginning and goes on by itself; its head shares the embedding's matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.lstm = nn.Embedding(9, 6), nn.LSTM(6, 6, num_layers=2, batch_first=True)
+        self.fc = nn.Linear(6, 9, bias=False)
+        self.fc.weight = self.emb.weight
+
+    def forward(self, text: Tensor) -> tuple[Tensor, Tensor]:
+        out, state = self.lstm(self.emb(text))
+        more = gw.nn.greedy_decode(self.emb, self.lstm, self.fc, state, start=4, end=0, longest=5)
+        return self.fc(out), more
