@@ -64,7 +64,7 @@ class Cell:
 
     def split(self, stacked: Tensor) -> Tensor:  # (G*H, ...) -> (G, H, ...)
         """Rows of a stacked matrix or bias by gate and neuron."""
-        return stacked.view(self.n_gates, -1, *stacked.shape[1:])
+        return stacked.view(self.n_gates, stacked.shape[0] // self.n_gates, *stacked.shape[1:])
 
 
 def suffix(layer: int, direction: int) -> str:

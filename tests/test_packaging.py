@@ -34,6 +34,20 @@ def test_users_get_types(tmp_path: Path) -> None:
         assert wanted in said, said
 
 
+def test_supported_pythons_are_said_once_and_for_all() -> None:
+    """Classifiers, FAQ and the wheels that are tried name the same oldest and newest Python."""
+    found = [line.split(":: ")[-1] for line in PROJECT["classifiers"] if "Python :: 3." in line]
+    oldest, newest = found[0], found[-1]
+    assert PROJECT["requires-python"] == f">={oldest}"
+    for page in ("docs/faq.md", "CONTRIBUTING.md"):
+        assert f"Python {oldest} to {newest}" in (ROOT / page).read_text()
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tool["cibuildwheel"]["build"] == [
+        f"cp{version.replace('.', '')}-*" for version in (oldest, newest)
+    ]
+    assert tool["scikit-build"]["wheel"]["py-api"] == f"cp{oldest.replace('.', '')}"
+
+
 def test_one_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert gatewise.__version__ == PROJECT["version"]

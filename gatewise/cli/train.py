@@ -26,6 +26,9 @@ class Method(StrEnum):
 def demo(
     method: Annotated[Method, typer.Option(help="Group lasso or variational dropout.")] = Method.lasso,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same network.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Every stage in seconds, to check an install.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the result, the picture and the model.")] = Path(
         "runs/demo"
     ),
@@ -34,8 +37,8 @@ def demo(
     from gatewise.tasks.demo.run import TITLES, Settings, run_demo
     from gatewise.tasks.demo.view import View
 
-    view = View()
-    view.result(run_demo(Settings(method=method.value, seed=seed), out, view), TITLES[method.value])
+    settings, view = Settings(method=method.value, seed=seed), View()
+    view.result(run_demo(settings.in_short() if quick else settings, out, view), TITLES[method.value])
 
 
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise data word-ptb --data-dir corpora")

@@ -171,6 +171,18 @@ def test_the_input_may_be_given_by_its_name() -> None:
     torch.testing.assert_close(*curves)
 
 
+def test_a_layer_that_reads_nothing_has_flat_curves() -> None:
+    """After the cut its matrix has no column, and so its state no gradient."""
+    net = Network(gw.nn.LSTM(2, 3))
+    with torch.no_grad():
+        net.rnn.weight_ih_l0.zero_()
+        net.rnn.weight_hh_l0.zero_()
+    small = gw.compress(net)
+    norms = lag_curves(small, [(torch.randn(6, 2, 2),)], lags=4).layers["rnn.l0"].norms
+    assert norms.shape == (5, 3)
+    assert (norms == 0).all()
+
+
 def test_lags_nobody_has_are_missing_in_json() -> None:
     layer = lag_curves(leaky(), [(torch.zeros(2, 1, 1),)], lags=3).to_dict()["rnn.l0"]
     assert layer["norms"][0][2:] == [None, None]

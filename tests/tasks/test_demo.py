@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 import gatewise as gw
+from gatewise.cli import main
 from gatewise.runtime.bindings import NativeLibraryError
 from gatewise.tasks.data.cuts import Windows
 from gatewise.tasks.demo import run as demo
@@ -266,3 +267,15 @@ def test_ctrl_c_while_drawing_leaves_the_old_picture(
         demo.draw(small, TINY, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["gates.png"]
     assert (tmp_path / "gates.png").read_text() == "the old one"
+
+
+def test_quick_is_the_tour_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same method and seed, and less of everything that takes time."""
+    asked: list[Settings] = []
+    monkeypatch.setattr(demo, "run_demo", lambda settings, out, view: asked.append(settings) or {})
+    monkeypatch.setattr(View, "result", lambda *_: None)
+    assert main(["demo", "--quick", "--method", "bayes", "--seed", "3", "--out", str(tmp_path)]) == 0
+    (quick,) = asked
+    assert (quick.method, quick.seed) == ("bayes", 3)
+    assert quick.width < USUAL.width
+    assert quick.dense.epochs + quick.bayes.epochs < USUAL.dense.epochs

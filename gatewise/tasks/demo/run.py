@@ -10,7 +10,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,19 @@ class Settings:
     group: float = 3e-3
     threshold: float = 5e-4  # five times the paper's: there are fewer steps to shrink in, and larger ones
     bayes: Plan = field(default_factory=lambda: Plan("Adam", epochs=30, rate=4e-3, flat=15, decay=0.85))
+
+    def in_short(self) -> Settings:
+        """A narrow network, little text, a few epochs: every stage in seconds, and numbers that mean nothing."""
+        return replace(
+            self,
+            vocabulary=500,
+            n_blocks=40,
+            width=32,
+            dense=replace(self.dense, epochs=3),
+            lasso=replace(self.lasso, epochs=8, flat=4),
+            group=4e-3,
+            bayes=replace(self.bayes, epochs=3, flat=3),
+        )
 
     @property
     def sparse(self) -> Plan:
