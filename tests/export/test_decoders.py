@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from compiled import CompiledProgram, run
-from decoders import Case, margin, speller, spellers
+from decoders import END, Case, margin, speller, spellers
 from hypothesis import assume, given, settings
 from test_onnx_programs import Session
 
@@ -23,6 +25,27 @@ def test_onnx_gives_the_same_symbols(case: Case, tmp_path: Path) -> None:
     for batch in (case.words, case.words[:1]):
         (ids,) = session(batch)
         assert torch.equal(ids, case.answer[: len(batch)])
+
+
+def test_the_loop_of_onnx_stops_when_all_have_ended(tmp_path: Path) -> None:
+    """It runs as many steps as the longest answer has, its end included."""
+    model = speller(longest=9)
+    with torch.no_grad():
+        model.fc.bias[END] += 1.5
+        words = torch.randint(9, (8, 4))
+        answers = model(words)
+    proto = onnx.load(gw.export.to_onnx(model, tmp_path / "model.onnx"))
+    (loop,) = (node for node in proto.graph.node if node.op_type == "Loop")
+    every = onnx.helper.make_tensor_value_info(loop.output[-1], onnx.TensorProto.INT64, None)
+    proto.graph.output.append(every)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    counts = [
+        len(session.run([every.name], {"words": word.numpy()})[0])
+        for word in (*words.split(1), words)
+    ]  # fmt: skip
+    ends = (answers != END).sum(1).add(1).clamp(max=9)
+    assert counts == [*ends.tolist(), int(ends.max())]
+    assert len(set(counts)) > 2
 
 
 @pytest.mark.parametrize("opset", [15, 18, 23])
