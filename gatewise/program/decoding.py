@@ -1,4 +1,4 @@
-"""Decoders that read their own answers, as one operation: gw.nn.greedy_decode, and loops that spell it."""
+"""gw.nn.greedy_decode as one operation of a program."""
 
 from __future__ import annotations
 

@@ -52,17 +52,13 @@ class Way:
         fold_embedding: bool | None,
         weights: Weights = "float32",
     ) -> None:
-        self.program = program
+        self.program, self.names = program, frozenset(program.arguments)
         self.returned = len(carried) if returns_state(program, carried) else 0  # parts of the answer
         self.stream: Stream = streamed(program, model)
         self.prepared = Prepared(program, model, self.stream.special, fold_embedding, weights)
         self.known: dict[
             tuple[tuple[int, ...], ...], dict[str, int]
         ] = {}  # letters, by shapes of earlier calls
-
-    @property
-    def names(self) -> set[str]:
-        return set(self.program.arguments)
 
     def letters(self, arrays: dict[Node, Array]) -> dict[str, int]:
         """The sizes that arguments give."""
@@ -232,7 +228,7 @@ class GraphEngine(Engine):
     def _learn(self, given: Mapping[str, Any]) -> bool:
         """Recorded without an example, an argument may have been taken for one of other axes: the call is one."""
         old = self._way(given)
-        names = frozenset(old.names)
+        names = old.names
         if names in self.learned:
             return False
         self.learned.add(names)

@@ -84,6 +84,7 @@ class Prepared:
                 ends.setdefault(reader, []).append(source)
         self.steps = [Step(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving]
         self.own = {id(array) for array in self.constants.values()}
+        self.in_numpy = not all(isinstance(step.node.op, ops.Recurrent | ops.Decode) for step in self.steps)
 
     def is_of_layers(self, node: Node, users: list[Node]) -> bool:
         """Whether an embedding is read by recurrent layers alone, which then read words."""
@@ -184,15 +185,21 @@ class Prepared:
 
     def run(self, arrays: dict[Node, Array], call: Call) -> Any:
         values = self.constants | arrays
-        with np.errstate(all="ignore"):
-            for node, run, reads, done in self.steps:
-                values[node] = run([values[source] for source in reads], call)
-                for source in done:
-                    del values[source]
+        if self.in_numpy:
+            with np.errstate(all="ignore"):
+                self.compute(values, call)
+        else:
+            self.compute(values, call)
         own = self.own | {id(array) for array in arrays.values()}
         return mapped(
             lambda leaf: owned(values[leaf], own) if isinstance(leaf, Node) else leaf, self.program.outputs
         )
+
+    def compute(self, values: dict[Node, Array], call: Call) -> None:
+        for node, run, reads, done in self.steps:
+            values[node] = run([values[source] for source in reads], call)
+            for source in done:
+                del values[source]
 
 
 def n_states(node: Node) -> int:
