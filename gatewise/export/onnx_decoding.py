@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from gatewise.compact import CompactEmbedding
+from gatewise.compact import CompactEmbedding, CompactLinear
 from gatewise.export.onnx_graph import Graph
 from gatewise.export.onnx_layers import enter, looked_up, read, recurrence
-from gatewise.export.onnx_modules import compact_layer, levels_of, table_of
+from gatewise.export.onnx_modules import compact_layer, levels_of, table_of, tied
 from gatewise.export.onnx_tensors import Tensors
 from gatewise.nn.lookup import bias_of, matrix_of
 from gatewise.program.graph import Node
 from gatewise.program.operations import Decode
-from gatewise.runtime.narrow import Level, Recurrence, floats, integers
+from gatewise.runtime.narrow import Ints, Level, Recurrence, floats, integers
 from gatewise.runtime.scaled import Channels
 
 
 def decode(t: Tensors, node: Node, op: Decode) -> str:
     graph, batch = t.graph, t.sizes.vector(node.shape[:1])
-    body = Body(t, op, f"decode{len(graph.nodes)}_")
+    body = Body(t, op)
     given = [t.whole(state) for state in node.inputs]
     places = len(body.levels)
     states = [enter(graph, given[part], places, place, part, r) for place, part, r in body.states]
@@ -47,9 +47,9 @@ def filled(graph: Graph, value: Any, kind: type[np.generic]) -> Any:
 class Body:
     """One step: embedding, layers, head, the first of the largest."""
 
-    def __init__(self, t: Tensors, op: Decode, prefix: str) -> None:
-        self.op, self.prefix, self.inner = op, prefix, Graph(t.graph.opset, prefix)
-        words, head = t.model.get_submodule(op.embedding), t.model.get_submodule(op.head)
+    def __init__(self, t: Tensors, op: Decode) -> None:
+        self.op, self.inner = op, Graph(t.graph.opset, t.graph)
+        words, self.head = t.model.get_submodule(op.embedding), t.model.get_submodule(op.head)
         if isinstance(words, CompactEmbedding):
             self.vectors, kept = floats(words.weight), integers(words.components)
             self.rows = None if len(self.vectors) == words.num_embeddings else integers(words.rows)
@@ -58,7 +58,7 @@ class Body:
             kept = np.arange(self.vectors.shape[1])
         module = compact_layer(op.module, t.model.get_submodule(op.module))
         self.levels: list[Level] = levels_of(op.module, module, Channels.plain(kept, module.input_size))
-        self.weight, self.bias = floats(matrix_of(head)), bias_of(head)
+        self.is_tied = words.weight is self.head.weight and self.rows is None
 
     @property
     def states(self) -> list[tuple[int, int, Recurrence]]:
@@ -71,8 +71,8 @@ class Body:
 
     def graph(self) -> Any:
         g, helper = self.inner, self.inner.helper
-        names = [f"{self.prefix}{name}" for name in ("step", "more", "symbols", "ended")]
-        carried = [f"{self.prefix}state_{place}_{part}" for place, part, _ in self.states]
+        names = [f"{self.inner.prefix}{name}" for name in ("step", "more", "symbols", "ended")]
+        carried = [f"{self.inner.prefix}state_{place}_{part}" for place, part, _ in self.states]
         symbols, ended, lasts = self.step(names[2], names[3], carried)
         least = g.over("ReduceMin", g.add("Cast", ended, to=g.int64), 0, keepdims=0)
         unfinished = g.add("Less", least, g.integer(1))
@@ -85,7 +85,7 @@ class Body:
             *(value(*each) for each in zip([*names[1:], *carried], kinds, shapes)),
         ]
         made = [value(*each) for each in zip(outputs, [*kinds, g.int64], [*shapes, ["batch"]])]
-        return helper.make_graph(g.nodes, f"{self.prefix}step", given, made, g.constants)
+        return helper.make_graph(g.nodes, f"{g.prefix}step", given, made)
 
     def step(self, symbols: str, ended: str, carried: list[str]) -> tuple[str, str, list[str]]:
         g = self.inner
@@ -101,7 +101,7 @@ class Body:
             _, *after = recurrence(g, level, r, source, w_ih, starts, "", [False, True, True])
             lasts += after
             x, columns = after[0], r.kept
-        answers = g.add("ArgMax", self.scores(x, symbols), axis=-1, keepdims=0)
+        answers = g.add("ArgMax", self.scores(x), axis=-1, keepdims=0)
         chosen = g.add("Where", ended, g.integer(self.op.end), answers)
         done = g.add("Or", ended, g.add("Equal", chosen, g.integer(self.op.end)))
         return chosen, done, lasts
@@ -112,13 +112,29 @@ class Body:
         vectors, _ = looked_up(self.inner, symbols, self.vectors, self.rows)
         return self.inner.add("Unsqueeze", vectors, self.inner.integers(0))
 
-    def scores(self, x: str, symbols: str) -> str:  # (1, B, K) -> (B, V)
-        g = self.inner
+    def scores(self, x: str) -> str:  # (1, B, K) -> (B, V)
+        """Of all symbols, also of those that always have zero."""
+        g, head, bias = self.inner, self.head, bias_of(self.head)
         (r,) = self.levels[-1].directions
-        weight = (self.weight[:, r.neurons] * r.scale if r.kept else self.weight[:, :1]).astype(np.float32)
         flat = g.add("Squeeze", x, g.integers(0))
-        made = g.add("MatMul", flat, g.constant(np.ascontiguousarray(weight.T)))
-        return made if self.bias is None else g.add("Add", made, g.constant(floats(self.bias)))
+        if self.shares_table(r.neurons):
+            scale = np.ones(r.hidden)
+            scale[r.neurons] = r.scale
+            channels = Channels(r.neurons, scale, np.zeros(r.hidden))
+            flat, matrix = tied(g, flat, channels, integers(head.inputs), g.constant(self.vectors))
+        else:
+            weight = floats(matrix_of(head))
+            own = weight[:, r.neurons] * r.scale if r.kept else weight[:, :1]
+            matrix = g.constant(np.ascontiguousarray(own.T.astype(np.float32)))
+        made = g.add("MatMul", flat, matrix)
+        return made if bias is None else g.add("Add", made, g.constant(floats(bias)))
+
+    def shares_table(self, kept: Ints) -> bool:
+        """Whether the head's matrix can be read from the embedding's table: it has all rows, and reads something."""
+        head = self.head
+        if not self.is_tied or not isinstance(head, CompactLinear) or len(head.outputs) < head.out_features:
+            return False
+        return bool(np.isin(integers(head.inputs), kept).any())
 
     def zeros(self, symbols: str) -> str:  # (1, B, 1)
         g = self.inner

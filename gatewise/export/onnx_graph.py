@@ -14,11 +14,11 @@ from gatewise import __version__
 class Graph:
     """Nodes and constants with names of their own, in one version of ONNX's operators; what is equal, once."""
 
-    def __init__(self, opset: int, prefix: str = "") -> None:
-        """With a prefix of all names: the body of a loop, which must not hide what is outside."""
+    def __init__(self, opset: int, around: Graph | None = None) -> None:
+        """The body of a loop has names of its own, and the constants of the graph around it."""
         from onnx import TensorProto, helper, numpy_helper
 
-        self.prefix = prefix
+        self.around, self.prefix = around, f"body{len(around.nodes)}_" if around else ""
         self.opset, self.helper, self.to_tensor = opset, helper, numpy_helper.from_array
         self.int32, self.int64, self.float32 = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
         self.bool = TensorProto.BOOL
@@ -57,9 +57,11 @@ class Graph:
         return x if order == tuple(range(len(order))) else self.add("Transpose", x, perm=list(order))
 
     def constant(self, array: NDArray[Any]) -> str:
+        if self.around is not None:
+            return self.around.constant(array)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
-            self.known[key] = f"{self.prefix}constant_{len(self.constants)}"
+            self.known[key] = f"constant_{len(self.constants)}"
             self.constants.append(self.to_tensor(np.array(array, order="C"), self.known[key]))
         return self.known[key]
 
@@ -105,6 +107,7 @@ class Graph:
         for node in reversed(self.nodes):
             if needed & set(node.output):
                 needed.update(node.input)
+                needed.update(name for a in node.attribute for inner in a.g.node for name in inner.input)
                 nodes.append(node)
         self.nodes = nodes[::-1]
         self.constants = [constant for constant in self.constants if constant.name in needed]

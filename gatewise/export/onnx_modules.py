@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compress
-from gatewise.export.onnx_graph import not_empty
+from gatewise.export.onnx_graph import Graph, not_empty
 from gatewise.export.onnx_layers import enter, leave, looked_up, read, recurrence
 from gatewise.export.onnx_tensors import ARRAYS, Held, Tensors
 from gatewise.nn.lookup import bias_of, cell_of, matrix_of, why_not_recurrent
@@ -101,7 +101,7 @@ def linear(t: Tensors, node: Node, op: Linear) -> Held:
         return no_channels(t, node)
     name, channels = channels_of(t, source)
     if id(module.weight) in t.tables and np.isin(inputs, channels.kept).any():
-        x, matrix = tied(t, name, channels, inputs, t.tables[id(module.weight)])
+        x, matrix = tied(t.graph, name, channels, inputs, t.tables[id(module.weight)])
     else:
         own, places, _ = channels.read(weight, inputs)
         x, own = read(t.graph, name, len(channels.kept), places, own)
@@ -129,9 +129,9 @@ def linear_parts(module: nn.Module) -> tuple[Floats, Tensor | None, Ints, Ints]:
     return weight, bias_of(module), np.arange(weight.shape[1]), np.arange(len(weight))
 
 
-def tied(t: Tensors, x: str, channels: Channels, inputs: Ints, table: str) -> tuple[str, str]:
+def tied(graph: Graph, x: str, channels: Channels, inputs: Ints, table: str) -> tuple[str, str]:
     """What a matrix reads that is an embedding's, too, by nodes on its constant, which runtimes compute once."""
-    graph, kept = t.graph, channels.kept
+    kept = channels.kept
     here = np.flatnonzero(np.isin(inputs, kept))
     if len(here) < len(inputs):
         table = graph.add("Gather", table, graph.constant(here), axis=1)

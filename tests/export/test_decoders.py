@@ -11,6 +11,7 @@ import pytest
 import torch
 from compiled import CompiledProgram, run
 from decoders import END, Case, margin, speller, spellers
+from everyday import EVERYDAY
 from hypothesis import assume, given, settings
 from test_onnx_programs import Session
 
@@ -46,6 +47,15 @@ def test_the_loop_of_onnx_stops_when_all_have_ended(tmp_path: Path) -> None:
     ends = (answers != END).sum(1).add(1).clamp(max=9)
     assert counts == [*ends.tolist(), int(ends.max())]
     assert len(set(counts)) > 2
+
+
+def test_onnx_stores_once_what_the_loop_shares(tmp_path: Path) -> None:
+    """Of a language model that goes on by itself: matrices of the layer, and the table that its head shares."""
+    model, _ = EVERYDAY["continued text"]()
+    graph = onnx.load(gw.export.to_onnx(model, tmp_path / "model.onnx")).graph
+    floats = [onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer]
+    assert [array.shape for array in floats if array.shape in ((9, 6), (6, 9))] == [(9, 6)]
+    assert len([array for array in floats if array.shape == (1, 24, 6)]) == 4
 
 
 @pytest.mark.parametrize("opset", [15, 18, 23])
