@@ -62,7 +62,7 @@ class Settings:
             width=32,
             dense=replace(self.dense, epochs=3),
             lasso=replace(self.lasso, epochs=8, flat=4),
-            group=4e-3,
+            group=1e-3,
             bayes=replace(self.bayes, epochs=3, flat=3),
         )
 
