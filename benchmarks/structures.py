@@ -77,14 +77,24 @@ class Net(nn.Module):
     def forward(self, x: Tensor, states: Any = None) -> Any:
         x = x if self.emb is None else self.emb(x)
         lasts = []
-        for k, rnn in enumerate(self.rnns):
-            x, last = rnn(x, None if states is None else states[k])
+        for rnn, first in zip(self.rnns, self.firsts(states)):
+            x, last = rnn(x, first)
             lasts.append(last)
         if self.fc is None:
             return x, lasts
         y = self.fc(x[-1] if self.classifies else x)
         y = torch.sigmoid(y) if self.outputs == 1 else torch.softmax(y, -1)
         return y, lasts
+
+    def firsts(self, states: Any) -> Any:
+        """One for every layer; taken apart, so that a recording sees how many there are."""
+        if states is None:
+            return [None] * len(self.rnns)
+        if len(self.rnns) == 1:
+            (one,) = states
+            return [one]
+        one, two = states
+        return [one, two]
 
 
 @dataclass

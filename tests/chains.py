@@ -14,6 +14,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gatewise as gw
 from gatewise.nn.lookup import cell_of
+from gatewise.runtime.chain import find_chain
+from gatewise.runtime.narrow import recorded
+from gatewise.runtime.steps import Chain, ChainError
 from gatewise.sparsify.layers import LOG_SIGMA, Posterior
 
 OTHER = {"LSTM": "GRU", "GRU": "LSTM"}
@@ -303,3 +306,34 @@ def make_bayesian(model: nn.Module, o: dict[str, Any], generator: torch.Generato
                     sign = torch.sign(torch.randn(mean.shape, generator=generator))
                     mean.copy_(sign * (0.5 + torch.rand(mean.shape, generator=generator)))
                 log_sigma.copy_(torch.where(keep, -9.0, 9.0))
+
+
+def chain_of(model: nn.Module) -> Chain:
+    """The chain of a model as it is."""
+    return find_chain(model, recorded(model))
+
+
+def engine_of(model: nn.Module) -> Any:
+    """None where it is refused, by name and with a way out."""
+    try:
+        return gw.Engine(model)
+    except ChainError as error:
+        said = str(error)
+        return None if "accelerate" in said or "in torch alone" in said else error
+
+
+def check_answers(model: nn.Module, *inputs: Any, **named: Any) -> None:
+    """Chain or not, an engine gives torch's answers, or there is none; where torch raises, none is asked for."""
+    engine = engine_of(model)
+    try:
+        with torch.no_grad():
+            expected = model(*inputs, **named)
+    except Exception:
+        return
+    if engine is None:
+        return
+    try:
+        answer, _ = engine(*inputs, **named)
+    except (TypeError, ValueError):
+        return  # arguments of other shapes than it could have told
+    torch.testing.assert_close(answer, expected, equal_nan=True, check_dtype=False, **CLOSE)

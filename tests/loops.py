@@ -16,7 +16,7 @@ Forward = Callable[..., Any]
 CELLS = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell}
 I, H, WORDS = 3, 4, 5
 LOOPS: dict[str, Forward] = {}  # chains
-OTHERS: dict[str, tuple[Forward, str]] = {}  # no chains, and why not
+OTHERS: dict[str, tuple[Forward, str]] = {}  # no chains, and why they do not run; empty: as graphs they do
 
 
 class Looped(nn.Module):
@@ -264,7 +264,7 @@ def another_function(self: Any, x: Tensor) -> Tensor:
 # No chains: the recorded steps are not those of a layer.
 
 
-@no_chain("gru: it reads what does not come from the input alone")
+@no_chain("joins anything but what each step of a loop made")
 def a_decoder(self: Any, x: Tensor) -> Tensor:
     h, y, outs = x.new_zeros(x.size(0), H), x.new_zeros(x.size(0), I), []
     for _t in range(x.size(1)):
@@ -274,7 +274,7 @@ def a_decoder(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("the index is not the number of the step")
+@no_chain("")
 def backwards(self: Any, x: Tensor) -> Tensor:
     h, steps = None, x.size(1)
     for t in range(steps):
@@ -282,7 +282,7 @@ def backwards(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("does not run from the first step of the input to the last")
+@no_chain("other than by a plain `for t in range")
 def a_range_backwards(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1) - 1, -1, -1):
@@ -290,7 +290,7 @@ def a_range_backwards(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("goes through it in reverse")
+@no_chain("other than by a plain `for t in range")
 def reversed_steps(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in reversed(range(x.size(1))):
@@ -298,7 +298,7 @@ def reversed_steps(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("does not run from the first step of the input to the last")
+@no_chain("may have no step at all")
 def from_the_second_step(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(1, x.size(1)):
@@ -306,7 +306,7 @@ def from_the_second_step(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("it takes anything but one step of the input")
+@no_chain("")
 def as_often_as_the_batch(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(0)):
@@ -314,7 +314,7 @@ def as_often_as_the_batch(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("is not the last time step")
+@no_chain("reads the same in every step")
 def always_the_first(self: Any, x: Tensor) -> Tensor:
     h = None
     for _t in range(x.size(1)):
@@ -322,7 +322,7 @@ def always_the_first(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("add.. is not a link")
+@no_chain("")
 def a_place_for_every_step(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1)):
@@ -330,7 +330,7 @@ def a_place_for_every_step(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("add.. of two values")
+@no_chain("")
 def a_residual(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -339,7 +339,7 @@ def a_residual(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("add.. of two values")
+@no_chain("reads what the step before it made")
 def a_sum(self: Any, x: Tensor) -> Tensor:
     h, total = None, x.new_zeros(x.size(0), H)
     for t in range(x.size(1)):
@@ -348,7 +348,7 @@ def a_sum(self: Any, x: Tensor) -> Tensor:
     return self.head(total)
 
 
-@no_chain("gru: its state before the first step is not zero")
+@no_chain("")
 def ones_at_first(self: Any, x: Tensor) -> Tensor:
     h = torch.ones(x.size(0), H)
     for t in range(x.size(1)):
@@ -356,7 +356,7 @@ def ones_at_first(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("gru: its state before the first step is not zero")
+@no_chain("")
 def zeros_that_are_written(self: Any, x: Tensor) -> Tensor:
     h = x.new_zeros(x.size(0), H)
     h.fill_(0.5)
@@ -365,14 +365,14 @@ def zeros_that_are_written(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("gru: its state before the first step is not zero")
+@no_chain("")
 def a_state_that_is_given(self: Any, x: Tensor, h: Any = None) -> Tensor:
     for t in range(x.size(1)):
         h = self.gru(x[:, t], h)
     return self.head(h)
 
 
-@no_chain("gru: its state is not the one that it left in the step before")
+@no_chain("not the one that it left")
 def another_state(self: Any, x: Tensor) -> Tensor:
     h = x.new_zeros(x.size(0), H)
     for t in range(x.size(1)):
@@ -380,7 +380,7 @@ def another_state(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("gru: its state is not the one that it left in the step before")
+@no_chain("joins anything but")
 def a_state_written_later(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -390,7 +390,7 @@ def a_state_written_later(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("gru: its state is not the one that it left in the step before")
+@no_chain("not the one that it left")
 def a_state_of_two_steps_ago(self: Any, x: Tensor) -> Tensor:
     h, g = x.new_zeros(x.size(0), H), x.new_zeros(x.size(0), H)
     for t in range(x.size(1)):
@@ -398,7 +398,7 @@ def a_state_of_two_steps_ago(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("gru: its state is not the one that it left in the step before")
+@no_chain("joins anything but")
 def no_state(self: Any, x: Tensor) -> Tensor:
     outs = []
     for t in range(x.size(1)):
@@ -406,7 +406,7 @@ def no_state(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("gru: its state before the first step is not zero")
+@no_chain("not the one that it left")
 def twice_a_step(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1)):
@@ -414,7 +414,7 @@ def twice_a_step(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("lstm: its state is not the one that it left in the step before")
+@no_chain("not the one that it left")
 def a_state_the_wrong_way_round(self: Any, x: Tensor) -> Tensor:
     h = c = x.new_zeros(x.size(0), H)
     for t in range(x.size(1)):
@@ -430,7 +430,7 @@ def a_rounded_state(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("gru: it does not read the channels of its own step")
+@no_chain("not the one that it left")
 def the_step_before(self: Any, x: Tensor) -> Tensor:
     h, before = None, None
     for t in range(x.size(1)):
@@ -438,7 +438,7 @@ def the_step_before(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("stack.. joins anything but what each step made of its own")
+@no_chain("joins anything but")
 def answers_of_the_step_before(self: Any, x: Tensor) -> Tensor:
     h, outs = x.new_zeros(x.size(0), H), []
     for t in range(x.size(1)):
@@ -447,7 +447,7 @@ def answers_of_the_step_before(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("stack.. joins anything but what each step made of its own")
+@no_chain("only what its last step made")
 def one_answer_more(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -457,7 +457,7 @@ def one_answer_more(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("behind a loop, only what was made of the last h can be read")
+@no_chain("only what its last step made")
 def the_last_three(self: Any, x: Tensor) -> Tensor:
     """Three zeros at first: after three steps they look like all there is."""
     a, b, h = (x.new_zeros(x.size(0), H) for _ in range(3))
@@ -466,7 +466,7 @@ def the_last_three(self: Any, x: Tensor) -> Tensor:
     return self.head(torch.stack([a, b, h], 1))
 
 
-@no_chain("behind a loop, only what was made of the last h can be read")
+@no_chain("")
 def the_cell_state(self: Any, x: Tensor) -> Tensor:
     h = c = x.new_zeros(x.size(0), H)
     for t in range(x.size(1)):
@@ -474,7 +474,7 @@ def the_cell_state(self: Any, x: Tensor) -> Tensor:
     return self.head(c)
 
 
-@no_chain("cat.. gives the steps no axis of their own")
+@no_chain("shapes do not fit")
 def three_steps_side_by_side(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -483,7 +483,7 @@ def three_steps_side_by_side(self: Any, x: Tensor) -> Tensor:
     return self.wide(torch.cat(outs, 1))
 
 
-@no_chain("must return one answer")
+@no_chain("")
 def the_state_beside_the_answer(self: Any, x: Tensor) -> Any:
     h, outs = None, []
     for t in range(x.size(1)):
@@ -492,7 +492,7 @@ def the_state_beside_the_answer(self: Any, x: Tensor) -> Any:
     return torch.stack(outs, 1), h
 
 
-@no_chain("its state is not the one that it left in the step before")
+@no_chain("not the one that it left")
 def a_norm(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1)):
@@ -526,7 +526,7 @@ def a_number_whose_error_is_caught(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("it looks for a tensor or size in a set or dict")
+@no_chain("looks for the number of a step in a set or dict")
 def a_number_in_a_set(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1)):
@@ -534,7 +534,7 @@ def a_number_in_a_set(self: Any, x: Tensor) -> Tensor:
     return self.head(h)
 
 
-@no_chain("it makes text of a tensor or size")
+@no_chain("makes text of the number of a step")
 def a_number_as_text(self: Any, x: Tensor) -> Tensor:
     h = None
     for t in range(x.size(1)):
@@ -756,7 +756,7 @@ def the_last_of_a_list_is_written(self: Any, x: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@no_chain("joins anything but what each step made of its own")
+@no_chain("")
 def the_last_of_a_list_twice(self: Any, x: Tensor) -> Tensor:
     h, outs = None, []
     for x_t in x.unbind(1):

@@ -18,23 +18,21 @@ from gatewise.export.goldenprogram import GoldenProgram, chosen
 from gatewise.export.measured import said
 from gatewise.program.graph import Program
 from gatewise.program.operations import Decode, Embed, Linear, Operation, Recurrent
-from gatewise.program.ways import programs
-from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.wording import counted
 
 LONGEST = 128  # of every size that a call chooses
 
 
 def program_model(
-    model: nn.Module, name: str, title: str, int8: bool, block: int | None, file_above: int, example: Any
-) -> tuple[CModel, tuple[float, float], str]:
+    model: nn.Module, ways: list[Program], name: str, title: str, int8: bool, block: int | None, file_above: int,
+    example: Any,
+) -> tuple[CModel, tuple[float, float], str]:  # fmt: skip
     """The C of a compact model's forward(), how far it is from it, and on what that was measured.
 
     Raises:
-        ValueError: forward() cannot be recorded, or does something that there is no C for; with the line.
+        ValueError: forward() does something that there is no C for; with the line.
     """
-    check_cpu_float32(model)
-    program = chosen(programs(model, example), model, example)
+    program = chosen(ways, model, example)
     refuse_opaque(program)
     check_layers(program, model)
     small, narrow = narrowed(program, model, int8)

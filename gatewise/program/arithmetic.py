@@ -180,6 +180,8 @@ def invert(recorder: Recorder, x: Any) -> Recorded:
       "data", "resolve_conj")  # fmt: skip
 def handed_on(recorder: Recorder, x: Any, *args: Any, **kwargs: Any) -> Any:
     training = kwargs.get("training", args[1] if len(args) > 1 else False)
+    if isinstance(training, Recorded):
+        raise Refused("it drops values if a tensor says so")
     if training is True and kwargs.get("p", args[0] if args else 0.5) and not recorder.lenient:
         raise Refused("it drops values in evaluation, too")
     return Recorded.of(recorder.node(x), x.memory) if isinstance(x, Recorded) else x
@@ -198,24 +200,30 @@ def cast(recorder: Recorder, x: Any, kind: str | None) -> Recorded:
     return recorder.made(Cast(), [node], node.shape, kind)
 
 
-def to_kind(kind: str) -> Rule:
-    return lambda recorder, x, *_, **__: cast(recorder, x, kind)
+def cast_to(recorder: Recorder, x: Any, dtype: torch.dtype) -> Recorded:
+    """Numbers of another type. One that holds fewer changes what it is given, unless that is true or false."""
+    if dtype in NARROW and recorder.node(x).kind != BOOL and not recorder.lenient:
+        raise Refused(f"a cast to {dtype} changes what it is given")
+    return cast(recorder, x, kind_of(dtype))
 
 
-for _name in ("float", "double", "half", "bfloat16"):
-    RULES[_name] = to_kind(FLOAT)
-for _name in ("long", "int", "short", "byte"):
-    RULES[_name] = to_kind(INT)
-RULES["bool"] = to_kind(BOOL)
+NARROW = (torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16)
+for _name, _dtype in {
+    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16,
+    "long": torch.int64, "int": torch.int32, "short": torch.int16, "byte": torch.uint8, "bool": torch.bool,
+}.items():  # fmt: skip
+    RULES[_name] = lambda recorder, x, *_, dtype=_dtype, **__: cast_to(recorder, x, dtype)
 
 
 @rule("to", "type", "type_as")
 def converted(recorder: Recorder, x: Any, *args: Any, **kwargs: Any) -> Recorded:
     for other in (*args, *kwargs.values()):
         if isinstance(other, torch.dtype):
-            return cast(recorder, x, kind_of(other))
-        if isinstance(other, torch.Tensor):
+            return cast_to(recorder, x, other)
+        if isinstance(other, Recorded):
             return cast(recorder, x, recorder.node(other).kind)
+        if isinstance(other, torch.Tensor):
+            return cast_to(recorder, x, other.dtype)
     return cast(recorder, x, None)
 
 

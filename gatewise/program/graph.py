@@ -22,6 +22,7 @@ class Node:
     shape: tuple[int, ...]
     kind: str = FLOAT
     line: Line | None = None
+    turn: tuple[int, int] | None = None  # the loop over time in which it was made, and which of its steps
     number: int = 0
 
     @property

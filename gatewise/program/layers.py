@@ -230,6 +230,29 @@ class Packed:
     __getitem__ = __len__ = __iter__
 
 
+class Numbers:
+    """lengths.tolist(): whole numbers that only packing reads."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __getattr__(self, name: str) -> Any:
+        raise Refused(f"it uses .{name} of a list that only a call knows; keep the tensor")
+
+    def __iter__(self) -> Any:
+        raise Refused("it goes through a list that only a call knows; keep the tensor")
+
+    __getitem__ = __len__ = __bool__ = __add__ = __mul__ = __iter__
+
+
+@rule("tolist")
+def tolist(recorder: Recorder, x: Any) -> Numbers:
+    node = recorder.node(x)
+    if node.rank != 1 or recorder.lenient:
+        raise Refused("it makes a list of what only a call knows")
+    return Numbers(node)
+
+
 def pack_padded_sequence(
     input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> Packed:
@@ -240,7 +263,7 @@ def pack_padded_sequence(
     if node.rank < 2:
         raise Impossible
     needs(lengths, (node.shape[0 if batch_first else 1],), kind=INT)
-    ends = recorder.node(lengths)
+    ends = lengths.node if isinstance(lengths, Numbers) else recorder.node(lengths)
     decide(ends, INT)
     if ends.rank != 1:
         raise Impossible

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import nn
 
 from gatewise.program.arithmetic import RULES
 from gatewise.program.fits import within
@@ -47,7 +47,6 @@ RECORDED = (
 )
 JOINS = ("torch.stack", "torch.cat")
 CONTAINERS = (tuple, list, set, frozenset, deque, dict)
-STAND_INS = (fx.Proxy, Recorded)
 # Compared by what they are; all else by which it is, and by what is in it.
 VALUES = (int, float, complex, str, bytes, torch.dtype, torch.device, BuiltinFunctionType)
 Path = tuple[Any, ...]  # a name, and the way to a part of what it means
@@ -64,8 +63,11 @@ class LoopError(Refused):
 class Loop:
     """range(T), or a tensor step by step: what a `for` statement may run over."""
 
-    def __init__(self, count: int, item: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, count: int, item: Callable[[Any], Any], numbers: Callable[[], Any] | None = None
+    ) -> None:
         self.count, self.item = count, item
+        self.numbers = numbers  # of all steps, where it is a range
 
     def __iter__(self) -> Iterator[Any]:
         return begun(self.count, self.item, sys._getframe(1))
@@ -78,8 +80,6 @@ class Loop:
 
 def begun(count: int, item: Callable[[Any], Any], frame: FrameType) -> Iterator[Any]:
     recorder = current()
-    if not recorder.lenient:
-        raise recorder.refuse(Refused("it loops over an input, step by step"))
     if recorder.loops and not recorder.loops[-1].done:
         why = "a loop over an input runs within another one, or after one that stops before its end"
         raise recorder.refuse(LoopError(why))
@@ -112,6 +112,11 @@ class Steps:
         self.lists: dict[str, list[Any]] = {}  # those that get a value in every step
         self.done = False
 
+    @property
+    def turn(self) -> tuple[int, int] | None:
+        """The loop and its step that runs now."""
+        return None if self.done else (self.loop, len(self.looks) - 1)
+
     def __iter__(self) -> Steps:
         return self
 
@@ -133,7 +138,7 @@ class Steps:
         if k == RECORDED:
             self.finish()
             raise StopIteration
-        return self.item(RecordedNumber.of(self.recorder.new(Step(self.loop, k), (), (), INT)))
+        return self.item(RecordedNumber.of(self.recorder.new(Step(self.loop, k, self.count), (), (), INT)))
 
     def look(self, k: int) -> dict[Path, Any]:
         """Everything that Python could go by: names in the function, those it takes from its file, the modules."""
@@ -165,7 +170,7 @@ class Steps:
                 raise LoopError(f"{name} {why}")
             for k, value in enumerate(values):
                 values[k] = Recorded.of(self.recorder.node(value)) if value.is_shaped else value
-                values[k].collected = self.count
+                values[k].collected = k, self.count
         before, after = self.looks[-2:]
         for path, value in before.items():
             if isinstance(value, Recorded) and value.is_shaped and value.node is not after[path].node:
@@ -179,8 +184,8 @@ class Steps:
 
 def every_step(tensors: Any) -> int | None:
     """Of how many steps a list has the values; None for any other list."""
-    counts = [getattr(v, "collected", None) for v in tensors] if isinstance(tensors, list | tuple) else []
-    return counts[0] if counts and all(count is not None for count in counts) else None
+    found = [getattr(v, "collected", (-1, 0)) for v in tensors] if isinstance(tensors, list | tuple) else []
+    return found[0][1] if [k for k, _ in found] == [*range(RECORDED)] else None
 
 
 def collected_stack(recorder: Recorder, tensors: Any, dim: int = 0, **named: Any) -> Any:
@@ -322,7 +327,7 @@ def flat(value: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, Any]]:
         yield (*path, "_version"), value._version  # another one after every write
     elif isinstance(value, np.ndarray):
         yield path, value.tobytes() if value.dtype != object else repr(value)
-    elif isinstance(value, (*STAND_INS, nn.Module, type, ModuleType, *VALUES)) or value is None:
+    elif isinstance(value, (Recorded, nn.Module, type, ModuleType, *VALUES)) or value is None:
         yield path, value
     elif hasattr(type(value), "__next__"):
         raise LoopError(f"{spelled(path)} may give something else in every step of a loop over an input")
@@ -358,7 +363,7 @@ def difference(one: dict[Path, Any], other: dict[Path, Any]) -> str:
     tensors: dict[Any, Any] = {}
     for path, a in one.items():
         b = other[path]
-        if isinstance(a, STAND_INS) and isinstance(b, STAND_INS):
+        if isinstance(a, Recorded) and isinstance(b, Recorded):
             same = tensors.setdefault(meant(a), meant(b)) is meant(b)
         else:
             same = a is b or (isinstance(a, VALUES) and type(a) is type(b) and a == b)

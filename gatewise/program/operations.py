@@ -377,6 +377,7 @@ class Step(Operation):
 
     loop: int
     k: int
+    count: int  # of its steps
 
 
 @dataclass(frozen=True)

@@ -333,13 +333,12 @@ def replaced_part(recorder: Recorder, x: Any, items: list[Any], value: Any, axis
 
 @rule("zero_", "fill_")
 def fill(recorder: Recorder, x: Any, value: Any = 0.0) -> Recorded:
-    node = recorder.node(x)
-    return recorder.write(x, RULES["full_like"](recorder, Recorded.of(node), value))  # type: ignore[no-any-return]
+    return RULES["full_like"](recorder, x, value)  # type: ignore[no-any-return]
 
 
 @rule("copy_")
 def copy(recorder: Recorder, x: Any, value: Any, *_: Any) -> Recorded:
-    return recorder.write(x, expand(recorder, value, recorder.node(x).shape))  # type: ignore[no-any-return]
+    return expand(recorder, value, recorder.node(x).shape)
 
 
 def triangle(lower: bool) -> Any:

@@ -17,6 +17,9 @@ from gatewise.program.operations import Constant, LayerNorm, Matmul
 from gatewise.program.recorder import Recorder
 from gatewise.program.stand_ins import Impossible, Recorded, Refused
 
+# Deviations from zero beyond which a mean is taken away first: in one sum with the shift it would cost digits.
+FAR = 8.0
+
 # Products.
 
 
@@ -169,13 +172,19 @@ def batch_norm(
         return pointwise(recorder, pointwise(recorder, x, "sigmoid"), "neg")  # any function that moves zero
     matched(node.shape[1], running_mean.shape[0])
     with torch.no_grad():
-        scale = torch.rsqrt(running_var.double() + eps)
+        mean, scale = running_mean.double(), torch.rsqrt(running_var.double() + eps)
         scale = scale if weight is None else scale * weight.double()
-        shift = -running_mean.double() * scale
-        shift = shift if bias is None else shift + bias.double()
+        shift = torch.zeros_like(mean) if bias is None else bias.double()
+        far = bool(((mean * scale).abs() > FAR).any())
     form = (-1, *[1] * (node.rank - 2))
-    factor, offset = (constant(recorder, v.float().cpu().reshape(form).numpy()) for v in (scale, shift))
-    return combine(recorder, "add", combine(recorder, "mul", x, factor), offset)
+
+    def numbers(values: torch.Tensor) -> Recorded:
+        return constant(recorder, values.cpu().reshape(form).numpy())
+
+    if far:
+        x = combine(recorder, "sub", x, numbers(mean))
+    offset = shift if far else shift - mean * scale
+    return combine(recorder, "add", combine(recorder, "mul", x, numbers(scale)), numbers(offset))
 
 
 def constant(recorder: Recorder, values: np.ndarray) -> Recorded:

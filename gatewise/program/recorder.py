@@ -249,7 +249,8 @@ class Recorder(TorchFunctionMode):
     def new(
         self, op: Operation, inputs: tuple[Node, ...], shape: tuple[int, ...], kind: str | None = FLOAT
     ) -> Node:
-        return Node(op, inputs, tuple(shape), kind, current_line())  # type: ignore[arg-type]
+        turn = self.loops[-1].turn if self.loops else None
+        return Node(op, inputs, tuple(shape), kind, current_line(), turn)  # type: ignore[arg-type]
 
     def made(
         self, op: Operation, inputs: Any, shape: Any, kind: str | None = FLOAT, view_of: Any = None

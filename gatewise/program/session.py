@@ -14,8 +14,9 @@ import torch
 import torch.nn.utils.rnn as packing
 from torch import nn
 
-from gatewise.program import along, creation, decoding, parts, products  # noqa: F401  for their rules
+from gatewise.program import along, decoding, parts, products  # noqa: F401  for their rules
 from gatewise.program.arithmetic import RULES
+from gatewise.program.creation import counted
 from gatewise.program.graph import leaves, mapped
 from gatewise.program.layers import PACKING, is_hooked, leaf_of
 from gatewise.program.loops import NOT_PLAIN, Loop
@@ -102,7 +103,8 @@ def loop_over(*args: Any) -> Loop:
         scaled = t if step == 1 else RULES["mul"](recorder, t, step)
         return scaled if same(start, 0) else RULES["add"](recorder, scaled, start)
 
-    return Loop(-((start - stop) // step), number)
+    count = -((start - stop) // step)
+    return Loop(count, number, lambda: number(counted(recorder, count)))
 
 
 class RangeType(type):

@@ -80,7 +80,7 @@ class Recorded(Tensor):
     memory: Memory
     version: int
     argument: str  # of forward(), while its shape is not known
-    collected: int  # of how many steps, for what a loop put into a list
+    collected: tuple[int, int]  # of which step of how many, for what a loop put into a list
 
     @staticmethod
     def of(node: Node, memory: Memory | None = None) -> Recorded:
@@ -117,8 +117,19 @@ class Recorded(Tensor):
         steps: Iterator[Any] = recorder.rules["iter"](self, 0, sys._getframe(1))
         return steps
 
+    def __getitem__(self, index: Any) -> Any:
+        items = [number_of(item) for item in (index if isinstance(index, tuple) else (index,))]
+        return super().__getitem__(tuple(items) if isinstance(index, tuple) else items[0])
+
     def __hash__(self) -> int:
+        if self.is_number_of_loop:
+            raise current().refuse(Refused("it looks for the number of a step in a set or dict"))
         return id(self)
+
+    @property
+    def is_number_of_loop(self) -> bool:
+        """Whether this is computed of the number of a step: another one in every step, which Python must not see."""
+        return self.is_shaped and self.node.turn is not None and self.node.rank == 0
 
     def __bool__(self) -> bool:
         raise current().refuse(Refused("an `if` or `while` asks for a value, which only a call knows"))
@@ -130,6 +141,8 @@ class Recorded(Tensor):
     __int__ = __float__ = __complex__ = __index__
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if self.is_number_of_loop and running() is not None:
+            raise current().refuse(Refused("it makes text of the number of a step"))
         return f"Recorded({self.node})" if self.is_shaped else f"Recorded({self.argument})"
 
     def __deepcopy__(self, memo: Any) -> Recorded:
@@ -173,6 +186,12 @@ class RecordedNumber(Recorded):
         made = torch.empty((), device="meta").as_subclass(RecordedNumber)
         made.node, made.memory, made.version = node, memory or Memory(), 0
         return made
+
+
+def number_of(item: Any) -> Any:
+    """range(len(x)) as an index: a tensor of its numbers."""
+    numbers = getattr(item, "numbers", None)
+    return item if numbers is None else numbers()
 
 
 def usual_shapes(argument: str) -> list[Any]:

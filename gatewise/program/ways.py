@@ -31,6 +31,7 @@ from gatewise.program.layers import Packed, is_hooked
 from gatewise.program.lines import PACKAGE, line_of_error
 from gatewise.program.loops import LoopError
 from gatewise.program.operations import Decode
+from gatewise.program.over_time import over_time
 from gatewise.program.recorder import Recorder
 from gatewise.program.rolled import rolled
 from gatewise.program.session import recording, untouched
@@ -81,10 +82,14 @@ def programs(model: nn.Module, example: Any = None) -> list[Program]:
     with ONE_AT_A_TIME, evaluating(model):
         for way in ways(model)[0]:
             try:
-                recorded = explored(model, way, bound_example(model, example))[0].program
+                with same_random_numbers() as drawn:
+                    recorded = explored(model, way, bound_example(model, example))[0].program
                 made.append(rolled(recorded, model))
             except Exception as error:  # forward() is the user's code: anything may be raised by running it
                 failure = failure or error
+                continue
+            if drawn:
+                raise Refused(f"it draws random numbers ({drawn[0]}), and with others may go another way")
     if made:
         return sorted(made, key=lambda program: not any(isinstance(n.op, Decode) for n in program.nodes))
     assert failure is not None
@@ -292,7 +297,8 @@ def is_open(size: int) -> bool:
 
 def checked(once: Callable[[], Recording]) -> Recording:
     """forward(), run twice, with other stand-ins for sizes: one that enters as a number shows."""
-    first = once()
+    with same_random_numbers():
+        first = once()
     with sizes.other_stand_ins():
         second = once()
     if constants(first.program) != constants(second.program) or str(first.program) != str(second.program):
@@ -334,6 +340,8 @@ def run(
     left = tuple((value.node, where) for value, where in stored if value.is_shaped)
     effects = (*recorder.opaque, *(node for node, _ in left), *(n for pair in recorder.carried for n in pair))
     program = Program(given, outputs, frozenset(n for n, v in way.items() if v is None), effects)
+    if recorder.loops and not lenient:
+        program = over_time(program)
     for node in program.nodes:
         node.kind = node.kind or FLOAT
     return Recording(

@@ -125,7 +125,8 @@ def along(node: Node, trail: Trail) -> Trail:
     assert isinstance(op, ops.Softmax | ops.Cumulate | ops.Gather)
     if op.axis in trail.axes:
         raise Lost(f"{spelled(node)} goes over its channels")
-    return replace(trail, zero=trail.zero and not isinstance(op, ops.Softmax))
+    cut = tuple(slice(min(n, node.shape[axis])) for axis, n in zip(trail.axes, trail.units.shape))
+    return replace(trail, units=trail.units[cut], zero=trail.zero and not isinstance(op, ops.Softmax))
 
 
 def reduced(node: Node, trail: Trail) -> Trail:

@@ -9,14 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gatewise.compact import compacted
-from gatewise.program import Node
-from gatewise.program.operations import LastState, Reshape, Slice
-from gatewise.program.sizes import Size
-from gatewise.program.ways import programs
 from gatewise.runtime.arguments import from_tensor, is_tensor
 from gatewise.runtime.bindings import check_threads
-from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools
+from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools, recorded, shippable
 from gatewise.runtime.rounding import check_weights
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
 from gatewise.runtime.steps import ChainError
@@ -73,15 +68,14 @@ class Engine:
     narrow: NarrowChain
 
     def __new__(cls, model: nn.Module, **options: Any) -> Engine:
-        small = compacted(model)
+        small = shippable(model)
+        ways = recorded(small, options.pop("example", None))
         try:
-            narrow = narrowed(small)
-            if narrow.chain.returns_state and picks_states(small):
-                raise ChainError("forward() returns a part of a state beside its answer.")
-        except ChainError as refused:
+            narrow = narrowed(small, ways)
+        except ChainError:
             from gatewise.runtime.graph_engine import graph_engine
 
-            return graph_engine(small, refused, **options)
+            return graph_engine(small, ways, **options)
         made = super().__new__(cls)
         made.narrow = narrow
         return made
@@ -310,24 +304,6 @@ class Engine:
                 f"lengths: sequence {wrong} has length {sizes[wrong]}, outside {self._least}..{steps}"
             )
         return np.ascontiguousarray(sizes, np.int32)
-
-
-def picks_states(model: nn.Module) -> bool:
-    """Whether forward() returns h_n[-1], say, which a chain may have taken for the whole state: it does not see
-    through isinstance(state, tuple)."""
-    try:
-        ways = programs(model)
-    except ValueError:
-        return False
-    return any(picks_state(leaf) for way in ways for leaf in way.results)
-
-
-def picks_state(node: Node) -> bool:
-    """h_n[-1] of a batch has one axis less than h_n; that of an unbatched call has as many less as h_n itself."""
-    source = node
-    while isinstance(source.op, Slice | Reshape):
-        source = source.inputs[0]
-    return isinstance(source.op, LastState) and isinstance(source.shape[1], Size) and node.rank < source.rank
 
 
 def as_shape(*sizes: int | str) -> str:

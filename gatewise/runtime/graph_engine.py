@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gatewise.program.graph import Node, Program, leaves, mapped
-from gatewise.program.stand_ins import Refused
 from gatewise.program.ways import programs
 from gatewise.runtime.arguments import bound, is_tensor, letters_of
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.carried import carried_arguments, returns_state
 from gatewise.runtime.engine import Engine
-from gatewise.runtime.narrow import check_cpu_float32
 from gatewise.runtime.prepared import Call, Prepared, Unrunnable
 from gatewise.runtime.rounding import Weights, check_weights
 from gatewise.runtime.steps import ChainError
@@ -93,13 +91,13 @@ class Way:
         return (left[0] if len(left) == 1 else left), tuple(answer[len(left) :])
 
 
-def graph_engine(model: nn.Module, refused: ChainError, **options: Any) -> Engine:
-    """An engine of the program; where that cannot be recorded, or has what no back end runs, the chain's reason."""
+def graph_engine(model: nn.Module, ways: list[Program], **options: Any) -> Engine:
+    """An engine of the programs of a model; ChainError where they have what no back end runs."""
     made: GraphEngine = object.__new__(GraphEngine)
     try:
-        made.prepare(model, **options)
-    except (Refused, Unrunnable) as error:
-        raise refused from error
+        made.prepare(model, ways, **options)
+    except Unrunnable as error:
+        raise ChainError(str(error)) from error
     return made
 
 
@@ -115,18 +113,17 @@ class GraphEngine(Engine):
     def prepare(
         self,
         model: nn.Module,
+        ways: list[Program],
         *,
         threads: int = 1,
         fold_embedding: bool | None = None,
         weights: str = "float32",
-        example: Any = None,
     ) -> None:
         check_threads(threads)
         self.model, self.threads, self.fold_embedding = model, threads, fold_embedding
         self.weights = check_weights(weights)
-        check_cpu_float32(self.model)
         self.parameters = list(inspect.signature(self.model.forward).parameters)
-        self.ways = self._record(example)
+        self.ways = self._prepared(ways)
         self.learned: set[frozenset[str]] = set()  # ways that a call was an example of
         self._remembered_state: GraphState | None = None
 
@@ -134,12 +131,12 @@ class GraphEngine(Engine):
         call = f"forward({', '.join(self.parameters)})"
         return f"<Engine of {call} as a graph, {counted(len(self.ways), 'way')} to call it, threads={self.threads}>"
 
-    def _record(self, example: Any) -> list[Way]:
-        recorded = programs(self.model, example)
-        self.carried = carried_arguments(recorded)
+    def _prepared(self, programs: list[Program]) -> list[Way]:
+        self.carried = carried_arguments(programs)
         return [
-            Way(program, self.model, self.carried, self.fold_embedding, self.weights) for program in recorded
+            Way(program, self.model, self.carried, self.fold_embedding, self.weights) for program in programs
         ]
+
 
     def __call__(  # type: ignore[override]
         self, *inputs: Any, state: Any = None, **named: Any
@@ -234,7 +231,7 @@ class GraphEngine(Engine):
         self.learned.add(names)
         gap = next((k for k, name in enumerate(self.parameters) if name not in given), len(given))
         example = tuple(mapped(torch.as_tensor, given[name]) for name in self.parameters[:gap])
-        new = next((way for way in self._record(example) if way.names == names), old)
+        new = next((way for way in self._prepared(programs(self.model, example)) if way.names == names), old)
         self.ways[self.ways.index(old)] = new
         return new is not old
 

@@ -13,15 +13,18 @@ from torch import nn
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.layout import Cell
-from gatewise.runtime.chain import SCORES, find_chain
-from gatewise.runtime.scaled import Channels, Doubles, doubles, normalisation
-from gatewise.runtime.steps import POOLS, Chain, ChainError, channels_of
+from gatewise.nn.lookup import cell_of, why_not_recurrent
+from gatewise.program import Program
+from gatewise.program.stand_ins import Refused
+from gatewise.program.ways import programs
+from gatewise.readers.trace import unwrapped
+from gatewise.runtime.chain import find_chain
+from gatewise.runtime.scaled import Channels, Doubles, doubles
+from gatewise.runtime.steps import NO_LAYER, POOLS, Chain, ChainError, Step, way_out
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-# Deviations from zero beyond which a mean is taken from channels before a matrix adds them up: in its sums it would
-# cost the rest its digits.
-FAR = 8.0
+SCORES = ("softmax", "log_softmax")
 # What a pointwise function makes of removed channels, which are constants.
 OF_CONSTANTS: dict[str, Callable[[Doubles], Doubles]] = {
     "relu": lambda x: np.maximum(x, 0),
@@ -138,16 +141,37 @@ def narrow_chain(model: nn.Module, norms_apart: bool = False) -> NarrowChain:
     Raises:
         ChainError: the model is not a chain, or is not float32 on the CPU.
     """
-    return narrowed(compacted(model), norms_apart)
+    small = shippable(model)
+    return narrowed(small, recorded(small), norms_apart)
 
 
-def narrowed(model: nn.Module, norms_apart: bool = False) -> NarrowChain:
-    """narrow_chain() of a model that is compact already."""
-    check_cpu_float32(model)
-    chain = find_chain(model)
-    first = next((step.module for step in chain.steps if step.module is not None and not chain.words), None)
-    n_inputs, _ = (0, 0) if first is None else channels_of(first)
-    return Narrower(n_inputs, norms_apart).through(chain)
+def shippable(model: nn.Module) -> nn.Module:
+    """The compact model that is to leave torch, without what it may be wrapped in."""
+    _, small = unwrapped(compacted(model))
+    check_cpu_float32(small)
+    return small
+
+
+def recorded(model: nn.Module, example: Any = None) -> list[Program]:
+    """The programs of a model; ChainError where forward() cannot be recorded."""
+    try:
+        return programs(model, example)
+    except Refused as error:
+        if all(cell_of(module) is None for module in model.modules()):
+            raise ChainError(NO_LAYER) from error
+        raise ChainError(f"{strange_layer(model) or error}. {way_out(model)}") from error
+
+
+def strange_layer(model: nn.Module) -> str:
+    """A recurrent layer that is beyond us, and why; the first line of its own forward() would say less."""
+    known = ((name, why_not_recurrent(module)) for name, module in model.named_modules())
+    return next((f"{name or 'the model'}: {why}" for name, why in known if why), "")
+
+
+def narrowed(model: nn.Module, ways: Sequence[Program], norms_apart: bool = False) -> NarrowChain:
+    """narrow_chain() of a model that is compact already, by its programs."""
+    chain = find_chain(model, ways)
+    return Narrower(chain.n_inputs, norms_apart).through(chain)
 
 
 def check_cpu_float32(model: nn.Module) -> None:
@@ -177,12 +201,12 @@ class Narrower:
                 self.recurrent(step.name, module)
             elif isinstance(module, CompactLinear):
                 self.linear(step.name, module)
-            elif isinstance(module, nn.BatchNorm1d | nn.LayerNorm):
-                self.normalised(module)
+            elif step.kind == "affine":
+                self.affine(step)
             elif step.kind == "one_hot":
                 self.one_hot(step.classes)
             elif module is None:
-                self.function(Function(step.name if step.kind == "pointwise" else step.kind))
+                self.function(Function(step.name if step.kind == "pointwise" else step.kind, step.eps))
             else:
                 raise ChainError(f"{step.name}: {type(module).__name__} was left as it is by compress(), because "
                                  "forward() uses its parameter directly.")  # fmt: skip
@@ -241,16 +265,15 @@ class Narrower:
         )
         self.channels = Channels.plain(outputs, module.out_features)
 
-    def normalised(self, module: nn.BatchNorm1d | nn.LayerNorm) -> None:
-        if isinstance(module, nn.LayerNorm):
-            self.function(Function("layer_norm", module.eps))
-        mean, scale, shift = normalisation(module)
+    def affine(self, step: Step) -> None:
+        """scale * x + shift: in the matrix behind, or in the linear layer before."""
+        scale, shift = np.array(step.scale), np.array(step.shift)
         settles = self.norms_apart or self.layer_before() is not None
-        if self.layer_before() is None and (np.abs(mean * scale) > FAR).any():
+        if self.layer_before() is None and (scale == 1).all():  # in the sums of a matrix it might cost digits
             self.settle()
-            self.diagonal(np.ones(self.channels.width), -mean)
-            mean = np.zeros(len(mean))
-        self.channels = self.channels.then(scale, shift - mean * scale)
+            self.diagonal(scale, shift)
+        else:
+            self.channels = self.channels.then(scale, shift)
         if settles:
             self.settle()
 

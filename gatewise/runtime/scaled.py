@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -65,21 +65,6 @@ class Channels:
         constant = weight.astype(np.float64) @ shift if shift.any() else np.zeros(len(weight))
         columns = own if (scale == 1).all() else (own * scale).astype(np.float32)
         return np.ascontiguousarray(columns), at[present], constant
-
-
-def normalisation(module: nn.Module) -> tuple[Doubles, Doubles, Doubles]:  # (C,) each
-    """y = scale * (x - mean) + shift: BatchNorm1d in evaluation; LayerNorm, of an x that is normalised already."""
-    if isinstance(module, nn.BatchNorm1d):
-        assert module.running_mean is not None
-        assert module.running_var is not None
-        mean, variance = doubles(module.running_mean), doubles(module.running_var)
-        scale = 1 / np.sqrt(variance + module.eps)
-    else:
-        assert isinstance(module, nn.LayerNorm)
-        mean, scale = np.zeros(module.normalized_shape), np.ones(module.normalized_shape)
-    if module.weight is not None:
-        scale = scale * doubles(module.weight)
-    return mean, scale, np.zeros(len(mean)) if module.bias is None else doubles(module.bias)
 
 
 def doubles(tensor: Tensor) -> Doubles:

@@ -1,4 +1,4 @@
-"""What a chain is made of: its steps, the values between them, and why a model is none."""
+"""What a chain is made of, and why a model is none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from gatewise.nn.lookup import cell_of, is_single_step
+from gatewise.nn.lookup import is_single_step
 
 POOLS = ("mean", "max", "sum")  # over time
 WAY_OUT = "gatewise.accelerate(model) speeds up the recurrent layers of any model."
-NO_PACKS = (
-    "Load the saved model into a class whose forward() leaves packing out; then "
-    "engine(x, lengths=...) and to_onnx(..., lengths=True) take the lengths, and C a sequence as long as it is."
-)
 NO_LOOPS = (
     "Cells in any loop but a plain one over time (docs/export.md) run in torch alone; nn.LSTM and nn.GRU also run in "
     "C and ONNX."
@@ -39,16 +35,27 @@ class ChainError(ValueError):
 class Step:
     """One link of the chain.
 
-    kind: "embedding", "recurrent", "linear", "batch_norm", "layer_norm": the layer `module`; "one_hot": of `classes`
-    words; "pointwise": the function `name`; "softmax" and "log_softmax" over the channels; "mean", "max" and "sum"
-    over time; "last_step": the last position; "last_state": the last h of the recurrent layer before it, every
-    direction (they differ in the backward direction, whose last h is at the first position).
+    kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
+    function `name`; "affine": scale * x + shift, channel by channel; "layer_norm": (x - mean) / sqrt(var + eps) over
+    the channels; "softmax" and "log_softmax" over them; "mean", "max" and "sum" over time; "last_step": the last
+    position; "last_state": the last h of the recurrent layer before it, every direction (they differ in the backward
+    direction, whose last h is at the first position).
     """
 
     kind: str
     name: str = ""  # of the layer in the model, or of the function
     module: nn.Module | None = None
     classes: int = 0
+    eps: float = 0.0
+    scale: tuple[float, ...] = ()
+    shift: tuple[float, ...] = ()
+
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether zeros stay zeros."""
+        if self.kind == "affine":
+            return not any(self.shift)
+        return self.kind == "pointwise" and self.name in ("relu", "tanh")
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Chain:
     rows_time_first: bool  # order of the rows of "RC"
     squeezed: bool  # the last axis, of width 1, is dropped
     returns_state: bool  # forward() returns (y, state) rather than y
+    n_inputs: int  # width of a vector input; 0 for words
     lengths: str = ""  # the argument of forward() that says how long its sequences are
     needs_lengths: bool = False  # forward() cannot be called without it
     pad: int | None = None  # a word: sequences end before it
@@ -95,159 +103,3 @@ class Chain:
     def whole(self, steps: int, batch: int) -> dict[str, torch.Tensor]:
         """What forward() takes beside x when no sequence is padded."""
         return {self.lengths: torch.full((batch,), steps)} if self.lengths else {}
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value on the path: the steps behind it, and its axes: 0 and 1 are the input's, "C" the channels, "R" rows."""
-
-    steps: tuple[Step, ...]
-    axes: tuple[Any, ...]
-    squeezed: bool = False
-    # Behind the ends of sequences; NaN: whatever a layer made of zeros; None: anything.
-    padding: float | None = None
-    alike: bool = True  # the chain has the same there
-    cut: bool = False  # its time ends with the longest sequence
-    at: tuple[int, int] | None = None  # the loop and its step that it is of: it has no time of its own
-
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        return tuple(Size(axis, self.cut and axis != "C") for axis in self.axes)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Sequences in a PackedSequence, in the caller's order."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """The lengths that pad_packed_sequence() gives: those that were packed with."""
-
-
-@dataclass(frozen=True)
-class LastStates:
-    """h_n or c_n of the recurrent layer that ends `steps`."""
-
-    steps: tuple[Step, ...]
-    cell: bool
-    packed: bool = False
-
-
-@dataclass(frozen=True)
-class HalfState:
-    """The last h of one direction of a bidirectional layer."""
-
-    steps: tuple[Step, ...]
-    direction: int
-
-
-@dataclass(frozen=True)
-class WithUnitAxis:
-    """A value over time that was pooled to one step, whose axis (B, C, 1) is still there."""
-
-    value: Value
-
-
-@dataclass(frozen=True)
-class Size:
-    """The length of an axis, as forward() asks for it."""
-
-    axis: Any
-    cut: bool = False  # time up to the longest sequence
-
-
-@dataclass(frozen=True)
-class Number:
-    """The number of a step, in a loop over an axis of the input."""
-
-    axis: int
-    loop: int
-    k: int
-
-
-@dataclass(frozen=True)
-class Unbound:
-    """x.unbind(1): all steps of a value, whose first axis is time."""
-
-    value: Value
-
-
-@dataclass(frozen=True)
-class CellState:
-    """c of a cell after one step of a loop."""
-
-    steps: tuple[Step, ...]
-    at: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class OneStep:
-    """A value of one step, of a loop or the last one, with a time axis of length 1."""
-
-    value: Value
-    axis: int
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What step k of a loop added to a list of all steps."""
-
-    value: Any
-    loop: int
-    k: int
-
-
-OnPath = Value | Packed | LastStates | HalfState | WithUnitAxis | Unbound | CellState | OneStep | Collected
-
-
-def with_last_step(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The last position of what the steps give, taken right behind the last recurrent layer: what follows that works
-    on every position by itself."""
-    behind = max((k + 1 for k, step in enumerate(steps) if step.kind == "recurrent"), default=len(steps))
-    return (*steps[:behind], Step("last_step"), *steps[behind:])
-
-
-def axis_at(x: Value, dim: Any) -> Any:
-    """The axis that a dimension, counted from either end, stands for."""
-    return x.axes[dim] if isinstance(dim, int) and -len(x.axes) <= dim < len(x.axes) else None
-
-
-def part(values: Any, at: Any) -> Any:
-    """x.shape[1], x.shape[:2], rnn(x)[0]; None where there is no such part, or it is not known which."""
-    if not isinstance(values, tuple):
-        return None
-    known = all_constant(at) if isinstance(at, slice) else at in range(-len(values), len(values))
-    return values[at] if known else None
-
-
-def width_of(steps: tuple[Step, ...]) -> int | None:
-    """The number of channels after the steps, where a layer says it."""
-    module = next((step.module for step in reversed(steps) if step.module is not None), None)
-    return None if module is None else channels_of(module)[1]
-
-
-def channels_of(module: nn.Module) -> tuple[int, int]:
-    """How many channels a layer takes, and how many it gives; an embedding takes none."""
-    if cell_of(module) is not None:
-        directions = 2 if getattr(module, "bidirectional", False) else 1
-        return int(module.input_size), int(module.hidden_size) * directions  # type: ignore[arg-type]
-    if isinstance(module, nn.Linear):
-        return module.in_features, module.out_features
-    if isinstance(module, nn.BatchNorm1d):
-        return module.num_features, module.num_features
-    if isinstance(module, nn.LayerNorm):
-        return module.normalized_shape[0], module.normalized_shape[0]
-    return 0, int(module.embedding_dim)  # type: ignore[arg-type]
-
-
-def listed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """view(2, 3) and view((2, 3)) alike."""
-    single = len(arguments) == 1 and isinstance(arguments[0], tuple | list)
-    return tuple(arguments[0]) if single else arguments
-
-
-def all_constant(index: slice) -> bool:
-    return all(part is None or isinstance(part, int) for part in (index.start, index.stop, index.step))

@@ -26,7 +26,7 @@ from gatewise.program.graph import Program, leaves
 from gatewise.program.operations import Collect, Input, Opaque, Operation, Step
 from gatewise.program.sizes import Size
 from gatewise.program.ways import programs
-from gatewise.runtime.chain import ChainError
+from gatewise.runtime.steps import ChainError
 
 
 class Session:

@@ -15,13 +15,13 @@ from gatewise.program.graph import leaves, mapped
 from gatewise.program.ways import programs
 from gatewise.runtime.evaluate import evaluate
 from gatewise.runtime.graph_engine import GraphEngine, graph_engine
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.narrow import recorded
 
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}
 
 
 def engine_of(small: Any, inputs: Any) -> GraphEngine:
-    engine = graph_engine(small, ChainError("no chain"), example=inputs)
+    engine = graph_engine(small, recorded(small, inputs))
     assert isinstance(engine, GraphEngine)
     return engine
 

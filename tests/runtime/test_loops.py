@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from chains import CLOSE
+from chains import CLOSE, chain_of, check_answers
 from loops import CELLS, LOOPS, OTHERS, H, I, cells_of, example, looped
 from torch import nn
 
 import gatewise as gw
-from gatewise.runtime.chain import ChainError, find_chain
+from gatewise.runtime.steps import ChainError
 
 
 @pytest.mark.parametrize("zeros", ["", "some", "bayes"])
@@ -46,25 +46,32 @@ def test_a_stream(cell: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_not_a_chain(name: str) -> None:
-    """It raises and says what is in the way; torch runs it, so it could have been meant."""
+    """It runs as a graph with torch's answers for any number of steps, or raises and says what is in the way."""
     forward, why = OTHERS[name]
     model = looped(forward)
-    with torch.no_grad():
-        model(torch.randn(3, 3, I))
-    with pytest.raises(ChainError, match=why):
-        find_chain(model)
+    if why:
+        with torch.no_grad():
+            model(torch.randn(3, 3, I))  # it could have been meant
+        with pytest.raises(ChainError, match=why):
+            gw.Engine(model)
+        return
+    engine = gw.Engine(model)
+    for steps in (3, 4, 9):
+        x = torch.randn(3, steps, I)
+        with torch.no_grad():
+            torch.testing.assert_close(engine(x)[0], model(x), **CLOSE)
 
 
 def test_a_cell_in_a_loop_is_a_layer() -> None:
     """Of one level, wherever the steps lie in the input."""
-    chain = find_chain(gw.compress(looped(LOOPS["time_first_by_its_length"])))
+    chain = chain_of(gw.compress(looped(LOOPS["time_first_by_its_length"])))
     assert [step.kind for step in chain.steps] == ["recurrent", "linear"]
     assert (chain.batch_axis, chain.output_axes) == (1, "BTC")
     assert chain.steps[0].module.num_layers == 1
 
 
-def test_packed_sequences_beside_a_loop_are_refused() -> None:
-    """The loop would read the padding that the layer does not."""
+def test_a_loop_reads_the_padding_that_packed_sequences_leave() -> None:
+    """As far as the longest of them."""
 
     class Both(nn.Module):
         def __init__(self) -> None:
@@ -80,11 +87,10 @@ def test_packed_sequences_beside_a_loop_are_refused() -> None:
                 h = self.cell(out[:, t], h)
             return h
 
-    with pytest.raises(ChainError, match="does not run from the first step of the input to the last"):
-        find_chain(Both())
+    check_answers(Both(), torch.randn(3, 5, I), torch.tensor([4, 2, 3]))
 
 
-def test_a_part_of_the_batch_is_refused() -> None:
+def test_a_part_of_the_batch() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -96,12 +102,11 @@ def test_a_part_of_the_batch_is_refused() -> None:
                 h = self.cell(x[: x.size(0) // 2, t], h)
             return h
 
-    with pytest.raises(ChainError, match="it takes anything but one step of the input"):
-        find_chain(Half())
+    check_answers(Half(), torch.randn(4, 3, I))
 
 
 def test_a_hook_in_a_loop_is_refused() -> None:
     model = looped(LOOPS["another_function"])
     model.gru.register_forward_hook(lambda module, given, h: 2 * h)
-    with pytest.raises(ChainError, match="gru: a hook may change"):
-        find_chain(model)
+    with pytest.raises(ChainError, match="a hook on gru may see or change it"):
+        gw.Engine(model)

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from chains import CLOSE
+from chains import CLOSE, chain_of, check_answers
 from masked import (
     LENGTHS,
     LOWEST,
@@ -27,7 +27,7 @@ from masked import (
 )
 
 import gatewise as gw
-from gatewise.runtime.chain import ChainError, find_chain
+from gatewise.runtime.steps import ChainError
 
 CELLS = ["LSTM", "GRU"]
 
@@ -55,7 +55,7 @@ def test_lengths(name: str, cell: str) -> None:
         with torch.no_grad():
             expected = model(x, torch.tensor(lengths))
         torch.testing.assert_close(engine(x, lengths=lengths)[0], expected, **CLOSE)
-    chain = find_chain(model)
+    chain = chain_of(model)
     assert (chain.lengths, chain.needs_lengths, chain.pad) == ("lengths", True, None)
 
 
@@ -66,7 +66,7 @@ def test_padded_texts(name: str, cell: str) -> None:
     generator = torch.Generator().manual_seed(0)
     model = OfWords(WORDS[name], cell).eval()
     engine = gw.Engine(model)
-    assert (find_chain(model).pad, find_chain(model).lengths) == (PAD, "")
+    assert (chain_of(model).pad, chain_of(model).lengths) == (PAD, "")
     for _ in range(25):
         x = texts(*random_lengths(generator))
         with torch.no_grad():
@@ -129,8 +129,11 @@ def test_lengths_that_can_be_left_out() -> None:
         return m.fc(out[:, -1] if n is None else out[torch.arange(x.size(0)), n - 1])
 
     x, n = torch.randn(3, 5, E), torch.tensor([5, 2, 1])
+    other = MayTakeLengths(lambda m, x, n: mean(m, x, n) if n is None else last(m, x, n)).eval()
     with pytest.raises(ChainError, match="another function when it is called without lengths"):
-        find_chain(MayTakeLengths(lambda m, x, n: mean(m, x, n) if n is None else last(m, x, n)).eval())
+        chain_of(other)
+    check_answers(other, x)
+    check_answers(other, x, lengths=n)
     for model in (MayTakeLengths(mean).eval(), MayTakeLengths(last).eval()):
         engine = gw.Engine(model)
         torch.testing.assert_close(engine(x)[0], model(x).detach(), **CLOSE)
@@ -178,22 +181,8 @@ class OfOneStep(InALoop):
 
 
 @pytest.mark.parametrize("kind", [InALoop, OfOneStep])
-def test_a_mask_in_a_loop_goes_behind_it(kind: type[InALoop]) -> None:
-    with pytest.raises(
-        ChainError, match=r"of one step of a loop.*behind the loop: torch\.stack\(outs, 1\) \* mask"
-    ):
-        find_chain(kind().eval())
-
-
-class WritesByIndex(Padded):
-    """With lengths, what cannot be recorded; without, a chain."""
-
-    def forward(self, x: Any, lengths: Any = None) -> Any:
-        out = self.out(x)
-        if lengths is None:
-            return self.fc(out.sum(1))
-        out[~inside(x, lengths)] = 0
-        return self.fc(out.sum(1) / lengths[:, None])
+def test_a_mask_in_a_loop(kind: type[InALoop]) -> None:
+    check_answers(kind().eval(), torch.randn(3, 5, E), lengths=torch.tensor([5, 2, 1]))
 
 
 class DoesNotRead(Padded):
@@ -202,15 +191,11 @@ class DoesNotRead(Padded):
         return self.fc(self.out(x)[:, -1].to(lengths.device))
 
 
-@pytest.mark.parametrize("kind", [WritesByIndex, DoesNotRead])
-def test_lengths_that_forward_does_not_go_by_are_none_of_the_engine(
-    kind: type[Padded], tmp_path: Path
-) -> None:
-    """Engine would end sequences where forward() does not, or pool otherwise; ONNX does with them what it does."""
-    model = kind(lambda *_: None).eval()
+def test_lengths_that_forward_does_not_go_by_are_none_of_the_engine(tmp_path: Path) -> None:
+    """The engine would end sequences where forward() does not; ONNX does with them what it does."""
+    model = DoesNotRead(lambda *_: None).eval()
     engine, x = gw.Engine(model), torch.randn(2, 3, E)
-    arguments = (x,) if kind is WritesByIndex else (x, torch.tensor([3, 1]))
-    torch.testing.assert_close(engine(x)[0], model(*arguments).detach(), **CLOSE)
+    torch.testing.assert_close(engine(x)[0], model(x, torch.tensor([3, 1])).detach(), **CLOSE)
     why = "has an argument 'lengths' that is no length in its chain .leave it out there., so the"
     with pytest.raises(TypeError, match=f"{why} engine takes no lengths="):
         engine(x, lengths=[3, 1])
@@ -237,183 +222,114 @@ def test_one_number_for_a_step() -> None:
     torch.testing.assert_close(gw.Engine(model.eval())(x, lengths=n)[0], model(x, n).detach(), **CLOSE)
 
 
-NO_MASK = r"by anything but a mask of the lengths.*torch\.arange\(out\.size\(1\)\) < lengths.*\(x != pad\)"
-NO_FILLER = "behind sequences, not 0, or -inf for a maximum.*masked_fill"
-OF_PADDING = "is over the padding behind sequences, too"
-REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "a mask as an argument": (lambda m, x, n: m.fc((m.out(x) * n.unsqueeze(-1)).sum(1)), NO_MASK),
-    "one step more": (lambda m, x, n: (m.out(x) * inside(x, n + 1)[..., None]).sum(1), NO_MASK),
-    "padding alone": (lambda m, x, n: (m.out(x) * (~inside(x, n))[..., None]).sum(1), NO_MASK),
-    "~ of numbers": (lambda m, x, n: (m.out(x) * (~inside(x, n).long())[..., None]).sum(1), NO_MASK),
-    "a mask over channels": (
-        lambda m, x, n: (m.out(x) * (torch.arange(x.size(2)) < n[:, None])[:, None]).sum(1),
-        NO_MASK,
+OTHERS: dict[str, Callable[..., Any]] = {
+    "a mask as an argument": lambda m, x, n: m.fc((m.out(x) * n.unsqueeze(-1)).sum(1)),
+    "one step more": lambda m, x, n: (m.out(x) * inside(x, n + 1)[..., None]).sum(1),
+    "padding alone": lambda m, x, n: (m.out(x) * (~inside(x, n))[..., None]).sum(1),
+    "~ of numbers": lambda m, x, n: (m.out(x) * (~inside(x, n).long())[..., None]).sum(1),
+    "a mask over channels": lambda m, x, n: (m.out(x) * (torch.arange(x.size(2)) < n[:, None])[:, None]).sum(
+        1
     ),
-    "a mask without its axis": (lambda m, x, n: (m.out(x) * inside(x, n)).sum(1), NO_MASK),
-    "a mask from the second step on": (
-        lambda m, x, n: (m.out(x) * (torch.arange(1, x.size(1)) < n[:, None])[..., None]).sum(1),
-        NO_MASK,
+    "a mask without its axis": lambda m, x, n: (m.out(x) * inside(x, n)).sum(1),
+    "a mask from the second step on": lambda m, x, n: (
+        m.out(x) * (torch.arange(1, x.size(1)) < n[:, None])[..., None]
+    ).sum(1),
+    "a mask up to the longest": lambda m, x, n: (
+        m.out(x) * (torch.arange(n.max()) < n[:, None])[..., None]
+    ).sum(1),
+    "a mask that is written to": lambda m, x, n: (m.out(x) * written(inside(x, n))[..., None]).sum(1),
+    "a mask in float64": lambda m, x, n: (m.out(x) * inside(x, n)[..., None].double()).sum(1),
+    "a mask of what is inside": lambda m, x, n: m.out(x).masked_fill(inside(x, n)[..., None], LOWEST).amax(1),
+    "ones in padding": lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], 1.0).sum(1),
+    "-inf for a second layer": lambda m, x, n: (
+        m.two(m.out(x).masked_fill(~inside(x, n)[..., None], LOWEST))[0] * inside(x, n)[..., None]
+    ).sum(1),
+    "the steps of x for the batch": lambda m, x, n: m.out(x)[torch.arange(x.size(dim=1)), n - 1],
+    "an axis that is not there": lambda m, x, n: m.out(x.reshape(x.shape[0], -1, x.shape[3]))[:, -1],
+    "the input": lambda m, x, n: m.out(x * inside(x, n)[..., None])[:, -1],
+    "a list for the lengths": lambda m, x, n: masked(m, x, torch.tensor(n)).sum(1),
+    "an index for a squeeze": lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H))[
+        :, 0
+    ],
+    "a number that may be the maximum": lambda m, x, n: (
+        m.fc(m.out(x)).masked_fill(~inside(x, n)[..., None], -1e9).amax(1)
     ),
-    "a mask up to the longest": (
-        lambda m, x, n: (m.out(x) * (torch.arange(n.max()) < n[:, None])[..., None]).sum(1),
-        NO_MASK,
+    "-1 for a maximum": lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], -1.0).amax(1),
+    "zeros for a maximum": lambda m, x, n: masked(m, x, n).amax(1),
+    "mean of zeros, too": lambda m, x, n: masked(m, x, n).mean(1),
+    "no mask for the second layer": lambda m, x, n: m.two(masked(m, x, n))[0].sum(1) / n[:, None],
+    "a mask that leads nowhere": lambda m, x, n: (masked(m, x, n).sum(1), m.out(x).mean(1))[1],
+    "by the steps of x": lambda m, x, n: masked(m, x, n).sum(1) / x.size(1),
+    "by almost the lengths": lambda m, x, n: masked(m, x, n).sum(1) / (n[:, None] + 1e-3),
+    "a sum without a mask": lambda m, x, n: m.out(x).sum(1) / n[:, None],
+    "the last column": lambda m, x, n: masked(m, x, n)[:, -1],
+    "the last column of a second layer": lambda m, x, n: m.two(masked(m, x, n))[0][:, -1],
+    "the last state": lambda m, x, n: (masked(m, x, n), m.rnn(x)[1][-1])[1],
+    "the state beside the answer": lambda m, x, n: (
+        (out := m.rnn(x))[0][torch.arange(x.size(0)), n - 1],
+        out[1],
     ),
-    "a mask that is written to": (
-        lambda m, x, n: (m.out(x) * written(inside(x, n))[..., None]).sum(1),
-        NO_MASK,
+    "every answer": lambda m, x, n: m.fc(m.out(x)) * inside(x, n)[..., None],
+    "a function behind the mask of answers": lambda m, x, n: (
+        (m.fc(m.out(x)) * inside(x, n)[..., None]).relu().sum(1)
     ),
-    "a mask in float64": (lambda m, x, n: (m.out(x) * inside(x, n)[..., None].double()).sum(1), NO_MASK),
-    "a mask of what is inside": (
-        lambda m, x, n: m.out(x).masked_fill(inside(x, n)[..., None], LOWEST).amax(1),
-        NO_MASK,
+    "the step behind the last": lambda m, x, n: m.out(x)[torch.arange(x.size(0)), n],
+    "gather of one channel": lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None]).squeeze(1),
+    "gather of another sequence": lambda m, x, n: (
+        m.out(x).gather(0, (n - 1)[:, None, None].expand(-1, 1, H)).squeeze(1)
     ),
-    "ones in padding": (lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], 1.0).sum(1), NO_FILLER),
-    "-inf for a second layer": (
-        lambda m, x, n: (m.two(m.out(x).masked_fill(~inside(x, n)[..., None], LOWEST))[0] * inside(x, n)[..., None])
-        .sum(1),
-        "two: behind the ends of sequences there is -inf",
+    "gather that squeezes the batch, too": lambda m, x, n: (
+        m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H)).squeeze()
     ),
-    "the steps of x for the batch": (
-        lambda m, x, n: m.out(x)[torch.arange(x.size(dim=1)), n - 1],
-        "not the last time step",
+    "attention": lambda m, x, n: (m.out(x) * m.fc(m.out(x)).softmax(1)).sum(1),
+    "written by index": zeros_by_index,
+    "the type of a tensor": lambda m, x, n: (
+        m.out(x).masked_fill(~inside(x, n)[..., None], torch.finfo(x.dtype).min).amax(1)
     ),
-    "an axis that is not there": (
-        lambda m, x, n: m.out(x.reshape(x.shape[0], -1, x.shape[3]))[:, -1],
-        "reshape.. is not a link",
-    ),
-    "the input": (
-        lambda m, x, n: m.out(x * inside(x, n)[..., None])[:, -1],
-        "mul.. before the first recurrent layer.*Leave",
-    ),
-    "a list for the lengths": (
-        lambda m, x, n: masked(m, x, torch.tensor(n)).sum(1),
-        r"it makes a tensor of an argument, torch\.tensor\(lengths\) say",
-    ),
-    "an index for a squeeze": (
-        lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H))[:, 0],
-        r"of a step with a time axis.*squeeze\(1\)",
-    ),
-    "a number that may be the maximum": (
-        lambda m, x, n: m.fc(m.out(x)).masked_fill(~inside(x, n)[..., None], -1e9).amax(1),
-        NO_FILLER,
-    ),
-    "-1 for a maximum": (
-        lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], -1.0).amax(1),
-        NO_FILLER,
-    ),
-    "zeros for a maximum": (lambda m, x, n: masked(m, x, n).amax(1), rf"the max {OF_PADDING}.*masked_fill"),
-    "mean of zeros, too": (lambda m, x, n: masked(m, x, n).mean(1), rf"the mean {OF_PADDING}"),
-    "no mask for the second layer": (
-        lambda m, x, n: m.two(masked(m, x, n))[0].sum(1) / n[:, None],
-        rf"the sum {OF_PADDING}",
-    ),
-    "a mask that leads nowhere": (
-        lambda m, x, n: (masked(m, x, n).sum(1), m.out(x).mean(1))[1],
-        rf"the mean {OF_PADDING}",
-    ),
-    "by the steps of x": (lambda m, x, n: masked(m, x, n).sum(1) / x.size(1), "anything but the lengths in a column"),
-    "by almost the lengths": (
-        lambda m, x, n: masked(m, x, n).sum(1) / (n[:, None] + 1e-3),
-        "anything but the lengths in a column",
-    ),
-    "a sum without a mask": (
-        lambda m, x, n: m.out(x).sum(1) / n[:, None],
-        r"how many steps there are.*\(out \* mask\)\.sum\(1\)",
-    ),
-    "the last column": (lambda m, x, n: masked(m, x, n)[:, -1], "an index into padded sequences"),
-    "the last column of a second layer": (
-        lambda m, x, n: m.two(masked(m, x, n))[0][:, -1],
-        "the last step of all is padding of those that are shorter.*lengths - 1",
-    ),
-    "the last state": (lambda m, x, n: (masked(m, x, n), m.rnn(x)[1][-1])[1], "the last state is that behind"),
-    "the state beside the answer": (
-        lambda m, x, n: ((out := m.rnn(x))[0][torch.arange(x.size(0)), n - 1], out[1]),
-        "the state that it returns is that behind the padding",
-    ),
-    "every answer": (lambda m, x, n: m.fc(m.out(x)) * inside(x, n)[..., None], "there is what a mask put there"),
-    "a function behind the mask of answers": (
-        lambda m, x, n: (m.fc(m.out(x)) * inside(x, n)[..., None]).relu().sum(1),
-        "there is what a mask put there.*Take the sum over time before",
-    ),
-    "the step behind the last": (
-        lambda m, x, n: m.out(x)[torch.arange(x.size(0)), n],
-        r"not the last time step.*lengths - 1\]",
-    ),
-    "gather of one channel": (
-        lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None]).squeeze(1),
-        r"gather.. of anything but the last step.*lengths - 1\]",
-    ),
-    "gather of another sequence": (
-        lambda m, x, n: m.out(x).gather(0, (n - 1)[:, None, None].expand(-1, 1, H)).squeeze(1),
-        "gather.. of anything but the last step",
-    ),
-    "gather that squeezes the batch, too": (
-        lambda m, x, n: m.out(x).gather(1, (n - 1)[:, None, None].expand(-1, 1, H)).squeeze(),
-        "a step with a time axis of its own",
-    ),
-    "attention": (
-        lambda m, x, n: (m.out(x) * m.fc(m.out(x)).softmax(1)).sum(1),
-        "softmax.. is not a link",
-    ),
-    "written by index": (zeros_by_index, r"writes into a part of a tensor; masked_fill\(\)"),
-    "the type of a tensor": (
-        lambda m, x, n: m.out(x).masked_fill(~inside(x, n)[..., None], torch.finfo(x.dtype).min).amax(1),
-        r"write torch\.finfo\(torch\.float32\)",
-    ),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_chain(name: str) -> None:
-    """The engine would pool over other steps; the error says what to write."""
-    rule, why = REFUSED[name]
-    with pytest.raises(ChainError, match=rf"(?s){why}.*gatewise\.accelerate"):
-        find_chain(OfVectors(rule).eval())
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_only_looks_like_a_mask(name: str) -> None:
+    """The kernels would pool over other steps, so it runs as a graph, or not at all."""
+    check_answers(OfVectors(OTHERS[name]).eval(), torch.randn(3, 5, E), lengths=torch.tensor([5, 2, 1]))
 
 
 @pytest.mark.parametrize("name", [*LENGTHS, *(f"words: {name}" for name in WORDS)])
 def test_a_backward_direction_begins_in_the_padding(name: str) -> None:
-    """In the engine it would begin at the end of each sequence; packed, it does in forward(), too."""
+    """In a chain it would begin at the end of each sequence; packed, it does in forward(), too."""
     kind, rule = (OfVectors, LENGTHS[name]) if name in LENGTHS else (OfWords, WORDS[name[7:]])
     model = kind(rule, bidirectional=True).eval()
     if name in ("packed, mean by mask", "packed, maximum by mask", "words: packed"):
-        find_chain(model)
+        chain_of(model)
     else:
         with pytest.raises(ChainError):
-            find_chain(model)
-    if name in ("mean by mask", "maximum", "last step", "words: mean"):
-        with pytest.raises(
-            ChainError, match=r"rnn: its backward direction begins in the padding.*pack_padded"
-        ):
-            find_chain(model)
+            chain_of(model)
+    if name in LENGTHS:
+        check_answers(model, torch.randn(3, 5, E), lengths=torch.tensor([5, 2, 1]))
+    else:
+        check_answers(model, texts([5, 2, 1], 5))
 
 
 @pytest.mark.parametrize(
-    ("forward", "why"),
+    "forward",
     [
-        (
-            lambda m, x: (m.out(m.emb(x)) * (x != PAD)[..., None]).sum(1) / (x != 0).sum(1)[:, None],
-            "a column",
-        ),
-        (lambda m, x: (m.out(m.emb(x)) * (x > 1)[..., None]).sum(1), NO_MASK),
-        (lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None])[:, -1], "the last step of all is padding"),
-        (lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None]), "its answer has steps for the padding"),
-        (
-            lambda m, x: (
-                m.out(m.emb(x).masked_fill((x == PAD)[..., None], LOWEST)) * (x != PAD)[..., None]
-            ).sum(1),
-            "rnn: behind the ends of sequences there is -inf",
+        lambda m, x: (m.out(m.emb(x)) * (x != PAD)[..., None]).sum(1) / (x != 0).sum(1)[:, None],
+        lambda m, x: (m.out(m.emb(x)) * (x > 1)[..., None]).sum(1),
+        lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None])[:, -1],
+        lambda m, x: m.out(m.emb(x) * (x != PAD)[..., None]),
+        lambda m, x: (m.out(m.emb(x).masked_fill((x == PAD)[..., None], LOWEST)) * (x != PAD)[..., None]).sum(
+            1
         ),
     ],
     ids=["two paddings", "a few words", "vectors alone", "vectors alone, every step", "-inf as vectors"],
 )
-def test_masks_of_words_that_are_no_padding(forward: Callable[..., Any], why: str) -> None:
-    with pytest.raises(ChainError, match=why):
-        find_chain(OfWords(forward).eval())
+def test_masks_of_words_that_are_no_padding(forward: Callable[..., Any]) -> None:
+    check_answers(OfWords(forward).eval(), texts([5, 2, 1], 5))
 
 
 def test_words_above_zero_are_those_that_are_not_zero() -> None:
     model = OfWords(lambda m, x: m.fc((m.out(m.emb(x)) * (x > 0)[..., None]).sum(1))).eval()
     x = texts([3, 5], 5, pad=0)
-    assert find_chain(model).pad == 0
+    assert chain_of(model).pad == 0
     torch.testing.assert_close(gw.Engine(model)(x)[0], model(x).detach(), **CLOSE)

@@ -15,7 +15,7 @@ from gatewise.program.graph import leaves, mapped
 from gatewise.program.ways import programs
 from gatewise.runtime.evaluate import evaluate
 from gatewise.runtime.graph_engine import GraphEngine, graph_engine
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.narrow import recorded
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5, "equal_nan": True}
 
@@ -32,7 +32,7 @@ def test_operations(name: str) -> None:
     (program,) = (way for way in programs(small, (x,)) if "state" in way.absent)
     answer = evaluate(program, small, {"x": x})
     torch.testing.assert_close(mapped(as_of(expected), answer), expected, **CLOSE)
-    engine = graph_engine(small, ChainError("no chain"), example=(x,))
+    engine = graph_engine(small, recorded(small, (x,)))
     assert isinstance(engine, GraphEngine)
     answer, state = engine(x)
     torch.testing.assert_close(answer, expected, **CLOSE)

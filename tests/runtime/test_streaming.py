@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import gatewise as gw
 from gatewise.program.graph import leaves
 from gatewise.runtime.graph_engine import GraphEngine, graph_engine
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.narrow import recorded
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 TIME = 7
@@ -94,7 +94,8 @@ def engine_of(rule: Any) -> GraphEngine:
     model = Net(rule, **layers, conv=nn.Conv1d(4, 4, 3, padding=2)).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = graph_engine(gw.compress(model), ChainError("no chain"), example=(torch.zeros(2, 5, 4),))
+        small = gw.compress(model)
+        made = graph_engine(small, recorded(small, (torch.zeros(2, 5, 4),)))
     assert isinstance(made, GraphEngine)
     return made
 

@@ -1,0 +1,326 @@
+"""What an operation of a program means on the path of a chain: a link more, the same value elsewhere, or its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gatewise.program import operations as ops
+from gatewise.program.graph import FLOAT, INT, Node
+from gatewise.program.sizes import Size, same
+from gatewise.runtime.ends import axis_of
+from gatewise.runtime.path import (
+    OnPath,
+    States,
+    along_channels,
+    filling,
+    gives_zeros,
+    is_bounded,
+    is_zero,
+    renamed,
+    same_shapes,
+    skips_padding,
+)
+from gatewise.runtime.steps import POOLS, Step
+
+if TYPE_CHECKING:
+    from gatewise.runtime.chain import Finder
+
+POINTWISE = ("relu", "tanh", "sigmoid")
+BELOW_ALL = float(np.finfo(np.float32).min)
+LOW = -1e4  # below all that a recurrent layer or a function with a lower bound gives
+
+# Layers.
+
+
+def recurrent(path: Finder, node: Node, op: ops.Recurrent) -> OnPath:
+    x, module = path.at(node.inputs[0]), path.model.get_submodule(op.module)
+    if x.axes != ("B", "T", "C"):
+        raise path.no("a recurrent layer does not read the sequences of the input")
+    if op.lengths and path.ends.holds(node.inputs[1]) != "lengths":
+        raise path.no("sequences end elsewhere than an argument of forward() says")
+    for first in map(unshaped, node.inputs[len(node.inputs) - op.states :]):
+        given = isinstance(first.op, ops.Input) and first not in (path.x, path.ends.source)
+        if not given and not (is_zero(first) and not path.takes_states):
+            raise path.no("the first state of a layer is computed by forward()")
+    if not op.lengths and x.padding == -math.inf:  # the layer makes NaN of it, and NaN times a mask is NaN
+        path.check_alike(x)
+    if not op.lengths and getattr(module, "bidirectional", False):
+        path.reads_padding("a backward direction begins in the padding")
+    steps = (*x.steps, Step("recurrent", op.module, module))
+    return OnPath(steps, x.axes, padding=0.0 if op.lengths else None)
+
+
+def unshaped(node: Node) -> Node:
+    """What a value was before axes of size 1 were put in or taken away."""
+    return unshaped(node.inputs[0]) if isinstance(node.op, ops.Reshape) else node
+
+
+def last_state(path: Finder, node: Node, op: ops.LastState) -> States:
+    layer = node.inputs[0].op
+    assert isinstance(layer, ops.Recurrent)
+    places = node.shape[0]
+    return States(path.at(node.inputs[0]).steps, op.part, range(places), places, layer.lengths)
+
+
+def embed(path: Finder, node: Node, op: ops.Embed) -> OnPath:
+    x = path.at(node.inputs[0])
+    if x.steps or len(x.axes) != 2:
+        raise path.no("an embedding reads anything but the words of the input")
+    return OnPath((Step("embedding", op.module, path.model.get_submodule(op.module)),), (*x.axes, "C"))
+
+
+def linear(path: Finder, node: Node, op: ops.Linear) -> OnPath:
+    x = path.at(node.inputs[0])
+    if x.axes[-1] != "C":
+        raise path.no("a linear layer reads anything but the channels")
+    return path.then(x, Step("linear", op.module, path.model.get_submodule(op.module)))
+
+
+def pointwise(path: Finder, node: Node, op: ops.Map) -> OnPath:
+    if op.function not in POINTWISE:
+        raise path.no(f"{op.function}() is no link of a chain")
+    return path.then(path.at(node.inputs[0]), Step("pointwise", op.function))
+
+
+def scores(path: Finder, node: Node, op: ops.Softmax) -> OnPath:
+    x = path.at(node.inputs[0])
+    if x.axes[op.axis] != "C":
+        raise path.no("a softmax over anything but the channels")
+    return path.then(x, Step("log_softmax" if op.log else "softmax"))
+
+
+def layer_norm(path: Finder, node: Node, op: ops.LayerNorm) -> OnPath:
+    x = path.at(node.inputs[0])
+    numbers = [path.numbers(source) for source in node.inputs[1:]]
+    if op.axes != 1 or x.axes[-1] != "C" or any(given is None for given in numbers):
+        raise path.no("LayerNorm normalises anything but the channels, the last axis")
+    scale = numbers.pop(0) if op.scaled else np.ones(1)
+    shift = numbers.pop(0) if op.shifted else np.zeros(1)
+    return affine(path, path.then(x, Step("layer_norm", eps=op.eps)), node.shape[-1], scale, shift)
+
+
+def affine(path: Finder, x: OnPath, width: int, scale: Any, shift: Any) -> OnPath:
+    """scale * x + shift, channel by channel; one step with the scale before it, as a shift alone is not: it may keep
+    sums small."""
+    scale, shift = (np.broadcast_to(given.reshape(-1), (width,)) for given in (scale, shift))
+    last = x.steps[-1] if x.steps else Step("")
+    if last.kind == "affine" and set(last.scale) != {1.0}:
+        x = replace(x, steps=x.steps[:-1])
+        scale, shift = scale * last.scale, scale * last.shift + shift
+    if (scale == 1).all() and not shift.any():
+        return x
+    return path.then(x, Step("affine", scale=tuple(scale.tolist()), shift=tuple(shift.tolist())))
+
+
+# Two values, of which one is on the path.
+
+
+def combined(path: Finder, node: Node, op: ops.Combine) -> OnPath | None:
+    at = [k for k, source in enumerate(node.inputs) if source in path.values]
+    own, other = node.inputs[at[0]], node.inputs[1 - at[0]]
+    x = path.at(own)
+    if len(at) == 2:
+        raise path.no(f"{op.function} of two values")
+    if op.function in ops.COMPARISONS and not x.steps:
+        return one_hot(x, op, other)
+    if not same_shapes(node, own):
+        raise path.no(f"{op.function} makes its input larger")
+    if op.function == "mul" and path.ends.holds(other) == "inside":
+        return masked(path, x, 0.0)
+    if op.function == "div" and at == [0] and x.steps[-1:] == (Step("sum"),):
+        return mean_of_sum(path, x, other)
+    numbers = path.numbers(other) if along_channels(x, other) else None
+    changed = None if numbers is None else by_numbers(op.function, numbers, at == [1])
+    if changed is None:
+        raise path.no(f"{op.function} is no link of a chain")
+    return affine(path, x, own.shape[x.axes.index("C")] if "C" in x.axes else 1, *changed)
+
+
+def one_hot(x: OnPath, op: ops.Combine, other: Node) -> OnPath | None:
+    """x[..., None] == 0, 1, 2, ...; any other comparison of words is a mask, which is looked at where it is used."""
+    hot = op.function == "eq" and x.axes[2:] == ("1",) and other.op == ops.Count()
+    return OnPath((Step("one_hot", classes=other.shape[0]),), (*x.axes[:2], "C")) if hot else None
+
+
+def by_numbers(function: str, numbers: Any, swapped: bool) -> tuple[Any, Any] | None:
+    """x + n, n - x, x * n, x / n as scale and shift."""
+    one, zero = np.ones_like(numbers), np.zeros_like(numbers)
+    if function in ("add", "mul"):
+        return (one, numbers) if function == "add" else (numbers, zero)
+    if function == "sub":
+        return (-one, numbers) if swapped else (one, -numbers)
+    return (1 / numbers, zero) if function == "div" and not swapped and numbers.all() else None
+
+
+def mean_of_sum(path: Finder, x: OnPath, by: Node) -> OnPath:
+    """A sum by the number of steps, or by the lengths where padding added nothing."""
+    steps = isinstance(by.op, ops.Extent) and str(by.op.size) == "T" and x.padding is None
+    if not steps and not (x.padding == 0 and path.ends.holds(by) == "lengths"):
+        raise path.no("it divides a sum over time by anything but how many steps there are")
+    return replace(x, steps=(*x.steps[:-1], Step("mean")))
+
+
+def chosen(path: Finder, node: Node, op: ops.Choose) -> OnPath:
+    mask, *branches = node.inputs
+    inside = {"inside": 0, "outside": 1}.get(path.ends.holds(mask), 2)
+    own, filler = (branches[inside], filling(branches[1 - inside])) if inside < 2 else (node, None)
+    if filler is None or not same_shapes(node, own):
+        raise path.no("it chooses by anything but a mask of lengths, or of the padding of words")
+    return masked(path, path.at(own), filler)
+
+
+def masked(path: Finder, x: OnPath, filler: float) -> OnPath:
+    if filler != 0 and filler > (LOW if is_bounded(x.steps) else BELOW_ALL):
+        raise path.no(f"a mask puts {filler} behind sequences, not 0, or -inf for a maximum")
+    path.check_alike(x)
+    path.ends.least = 1
+    return replace(x, padding=-math.inf if filler else 0.0, alike=not filler and gives_zeros(x.steps))
+
+
+def unpacked(path: Finder, node: Node, op: ops.Unpack) -> OnPath:
+    x, lengths = path.at(node.inputs[0]), node.inputs[1]
+    if path.ends.holds(lengths) != "lengths" or axis_of(node.shape[1]) != "T":
+        raise path.no("sequences end elsewhere than an argument of forward() says")
+    if op.value not in (0, -math.inf):
+        raise path.no(f"it pads with {op.value} and not with zeros, or -inf for a maximum")
+    return replace(x, padding=op.value, alike=op.value == 0 and gives_zeros(x.steps))
+
+
+def cast(path: Finder, node: Node, op: ops.Cast) -> OnPath | None:
+    x = path.values[node.inputs[0]]
+    words = node.inputs[0] is path.x and node.kind == INT and "C" not in path.at(path.x).axes
+    if words or (isinstance(x, OnPath) and x.steps and x.steps[-1].kind == "one_hot"):
+        return path.at(node.inputs[0])
+    if node.inputs[0].kind == FLOAT:
+        raise path.no("a cast changes what it is given")
+    return None
+
+
+# The same values in other places.
+
+
+def permuted(path: Finder, node: Node, op: ops.Permute) -> OnPath:
+    x = path.at(node.inputs[0])
+    return replace(x, axes=tuple(x.axes[k] for k in op.order))
+
+
+def reshaped(path: Finder, node: Node, op: ops.Reshape) -> OnPath | States:
+    x = path.values[node.inputs[0]]
+    if isinstance(x, States):
+        return one_state(path, node, x)
+    if (found := renamed(x, node.inputs[0].shape, node.shape)) is None:
+        raise path.no("axes are put together in another way than sequences lie")
+    return found
+
+
+def one_state(path: Finder, node: Node, x: States) -> OnPath | States:
+    """h_n[-1] as (B, H): the answer of one direction, or half of that of two."""
+    directions = 2 if getattr(x.steps[-1].module, "bidirectional", False) else 1
+    top = range(x.whole - directions, x.whole)
+    if len(x.places) != 1 or node.rank != 2 or x.part != "h" or x.places[0] not in top:
+        raise path.no("of a state, only the last layer's h can be read")
+    if not x.ended:
+        path.reads_padding("the last state is that behind the padding")
+    return x if directions == 2 else OnPath((*x.steps, Step("last_state")), ("B", "C"))
+
+
+def joined(path: Finder, node: Node, op: ops.Concat) -> OnPath:
+    """torch.cat([h_n[-2], h_n[-1]], 1)"""
+    parts = [path.values.get(source) for source in node.inputs]
+    halves = [part for part in parts if isinstance(part, States)]
+    first = halves[0] if len(halves) == len(parts) == 2 else None
+    both = [(half.steps, half.places) for half in halves]
+    wanted = (
+        [] if first is None else [(first.steps, range(k, k + 1)) for k in (first.whole - 2, first.whole - 1)]
+    )
+    if first is None or both != wanted or (node.rank, op.axis) != (2, 1):
+        raise path.no("it joins anything but the last states of both directions")
+    return OnPath((*first.steps, Step("last_state")), ("B", "C"))
+
+
+# Parts of time.
+
+
+def sliced(path: Finder, node: Node, op: ops.Slice) -> OnPath | States:
+    x, steps = path.values[node.inputs[0]], node.inputs[0].shape[op.axis]
+    if isinstance(x, States) and op.axis == 0 and not isinstance(op.stop, Size):
+        return replace(x, places=x.places[op.start : op.stop : op.step])
+    last = same(op.start, steps - 1) and same(op.stop, steps)
+    if not isinstance(x, OnPath) or x.axes[op.axis] != "T" or not last or x.padding is not None:
+        raise path.no("it takes anything but the last step")
+    path.reads_padding("the last step of all is padding of those that are shorter")
+    return of_last(path, x, keep=True)
+
+
+def of_last(path: Finder, x: OnPath, keep: bool) -> OnPath:
+    """The last position of what the steps give, taken right behind the last recurrent layer: what follows that works
+    on every position by itself."""
+    behind = max((k + 1 for k, step in enumerate(x.steps) if step.kind == "recurrent"), default=0)
+    if not behind:
+        raise path.no("a step is taken of what no recurrent layer gave")
+    return OnPath((*x.steps[:behind], Step("last_step"), *x.steps[behind:]), x.without_time(keep))
+
+
+def indexed(path: Finder, node: Node, op: ops.Index) -> OnPath:
+    """out[torch.arange(B), lengths - 1]"""
+    x, held = path.at(node.inputs[0]), [path.ends.holds(index) for index in node.inputs[1:]]
+    wanted = [{"B": "batch", "T": "last"}.get(axis) for axis in x.axes[:2]]
+    if op.axis or held != wanted:
+        raise path.no("it takes anything but the last step of each sequence")
+    return last_of_each(path, x, keep=False)
+
+
+def gathered(path: Finder, node: Node, op: ops.Gather) -> OnPath:
+    """out.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, C))"""
+    (source, index), x = node.inputs, path.at(node.inputs[0])
+    alike = all(same(node.shape[k], source.shape[k]) for k in range(node.rank) if k != op.axis)
+    if x.axes[op.axis] != "T" or not alike or path.ends.holds(index) != "last":
+        raise path.no("it takes anything but the last step of each sequence")
+    return last_of_each(path, x, keep=True)
+
+
+def last_of_each(path: Finder, x: OnPath, keep: bool) -> OnPath:
+    """Without a step, forward() would take that of the padding."""
+    path.ends.least = 1 if x.padding is None else path.ends.least
+    return of_last(path, x, keep)
+
+
+def reduced(path: Finder, node: Node, op: ops.Reduce) -> OnPath:
+    x = path.at(node.inputs[0])
+    if [x.axes[k] for k in op.axes] != ["T"] or op.function not in POOLS:
+        raise path.no(f"{op.function} over anything but time")
+    if all(step.kind != "recurrent" for step in x.steps):
+        raise path.no(f"the {op.function} is not over steps of a recurrent layer")
+    why = f"the {op.function} is over the padding behind sequences, too"
+    if x.padding is None:
+        path.reads_padding(why)
+    elif not skips_padding(op.function, x):
+        raise path.no(why)
+    return OnPath((*x.steps, Step(op.function)), x.without_time(op.keep), padding=x.padding)
+
+
+LINKS: dict[type[ops.Operation], Callable[..., OnPath | States | None]] = {
+    ops.Recurrent: recurrent,
+    ops.LastState: last_state,
+    ops.Embed: embed,
+    ops.Linear: linear,
+    ops.Map: pointwise,
+    ops.Softmax: scores,
+    ops.LayerNorm: layer_norm,
+    ops.Combine: combined,
+    ops.Choose: chosen,
+    ops.Unpack: unpacked,
+    ops.Cast: cast,
+    ops.Permute: permuted,
+    ops.Reshape: reshaped,
+    ops.Concat: joined,
+    ops.Slice: sliced,
+    ops.Index: indexed,
+    ops.Gather: gathered,
+    ops.Reduce: reduced,
+}

@@ -1,0 +1,115 @@
+"""Values on the path of a chain: the steps behind them, their axes, and what lies behind the ends of sequences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from gatewise.program import operations as ops
+from gatewise.program.fits import is_one
+from gatewise.program.graph import Node
+from gatewise.program.sizes import same
+from gatewise.runtime.steps import Step
+
+BOUNDED = ("relu", "tanh", "sigmoid")
+
+
+@dataclass(frozen=True)
+class OnPath:
+    """A value that the chain has reached."""
+
+    steps: tuple[Step, ...]
+    axes: tuple[str, ...]  # B, T, C, R: rows of B and T, 1: of size 1; without C: it had width 1
+    rows: tuple[tuple[str, int], ...] = ()  # the axes that R is made of, and their sizes
+    padding: float | None = None  # behind the ends; NaN: what a layer made of zeros; None: anything
+    alike: bool = True  # the chain has the same there
+
+    @property
+    def has_time(self) -> bool:
+        return "T" in self.axes or "R" in self.axes
+
+    def without_time(self, keep: bool) -> tuple[str, ...]:
+        """Its axes when one step is left, with an axis of its own or none."""
+        return tuple("1" if axis == "T" else axis for axis in self.axes if keep or axis != "T")
+
+
+@dataclass(frozen=True)
+class States:
+    """Some of the last states of the recurrent layer that ends `steps`, by their places."""
+
+    steps: tuple[Step, ...]
+    part: str
+    places: range
+    whole: int  # places in all
+    ended: bool  # every sequence at its own end
+
+
+def renamed(x: OnPath, old: tuple[int, ...], new: tuple[int, ...]) -> OnPath | None:
+    """x in another shape, if its axes stay in order: those of size 1 come and go, B and T become rows and back."""
+    left = [pair for pair in zip(x.axes, old) if pair[0] != "1"]
+    axes: list[str] = []
+    rows = x.rows
+    for size in new:
+        if left and left[0][0] == "R" and not same(size, left[0][1]):
+            left[:1], rows = rows, ()
+        if left and same(size, left[0][1]):
+            axes.append(left.pop(0)[0])
+        elif is_one(size):
+            has_channels = not x.steps or "C" in (*axes, *(name for name, _ in left))
+            axes.append("1" if has_channels else "C")
+        elif {name for name, _ in left[:2]} == {"B", "T"} and same(size, left[0][1] * left[1][1]):
+            rows = (left.pop(0), left.pop(0))
+            axes.append("R")
+        else:
+            return None
+    narrow = not left or (left[0][0] == "C" and is_one(left[0][1]) and len(left) == 1)
+    return replace(x, axes=tuple(axes), rows=rows) if narrow else None
+
+
+def same_shapes(one: Node, other: Node) -> bool:
+    return one.rank == other.rank and all(map(same, one.shape, other.shape))
+
+
+def along_channels(x: OnPath, other: Node) -> bool:
+    """Whether a tensor beside x has one number for a channel, or one for all."""
+    axes = x.axes[len(x.axes) - other.rank :] if other.rank else ()
+    return other.rank <= len(x.axes) and all(axis == "C" or is_one(n) for axis, n in zip(axes, other.shape))
+
+
+# Padding.
+
+
+def is_bounded(steps: tuple[Step, ...]) -> bool:
+    """Whether what the steps give is never very low."""
+    last = steps[-1] if steps else Step("")
+    return last.kind == "recurrent" or (last.kind == "pointwise" and last.name in BOUNDED)
+
+
+def gives_zeros(steps: tuple[Step, ...]) -> bool:
+    """Whether a chain has zeros behind the ends: after a recurrent layer, and after functions with f(0) = 0."""
+    for step in reversed(steps):
+        if step.kind == "recurrent" or not step.keeps_zero:
+            return step.kind == "recurrent"
+    return False
+
+
+def skips_padding(pool: str, x: OnPath) -> bool:
+    """Whether a pool is the same without padding: a sum of zeros, a maximum of -inf, or of zeros behind relu()."""
+    if pool == "max" and x.steps[-1] != Step("pointwise", "relu"):
+        return x.padding == -math.inf
+    return pool != "mean" and x.padding == 0
+
+
+# Numbers that forward() wrote down.
+
+
+def is_zero(node: Node) -> bool:
+    return filling(node) == 0
+
+
+def filling(node: Node) -> float | None:
+    """The one number that a tensor has everywhere, if it is known."""
+    if isinstance(node.op, ops.Full):
+        return node.op.value
+    values = node.op.values if isinstance(node.op, ops.Constant) else None
+    return float(values.flat[0]) if values is not None and (values == values.flat[0]).all() else None
