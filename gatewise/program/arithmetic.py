@@ -10,7 +10,7 @@ import torch
 
 from gatewise.program.fits import broadcast
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
-from gatewise.program.operations import Cast, Choose, Combine, Constant, Map
+from gatewise.program.operations import Cast, Choose, Combine, Constant, Input, Map
 from gatewise.program.recorder import Recorder, decide, kind_of
 from gatewise.program.sizes import Size, same_shape
 from gatewise.program.stand_ins import Impossible, Recorded, Refused
@@ -193,10 +193,10 @@ RULES["requires_grad"] = lambda recorder, x: False
 
 def cast(recorder: Recorder, x: Any, kind: str | None) -> Recorded:
     node = recorder.node(x)
+    if node.kind is None and kind == INT and isinstance(node.op, Input) and node.rank < 3:
+        decide(node, INT)  # words or lengths
     if kind is None or node.kind == kind:
         return Recorded.of(node, getattr(x, "memory", None))
-    if node.kind is None and kind == FLOAT:
-        return recorder.made(Cast(), [node], node.shape, FLOAT)
     return recorder.made(Cast(), [node], node.shape, kind)
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from gatewise.compact import CompactCell
 from gatewise.nn.lookup import cell_of
 from gatewise.program import operations as ops
-from gatewise.program.graph import Node, Program
+from gatewise.program.graph import INT, Node, Program
 from gatewise.program.sizes import Size
 from gatewise.runtime.ends import Ends, axis_of
 from gatewise.runtime.evaluate import parameter
@@ -86,7 +86,7 @@ class Finder:
 
     def chain(self) -> Chain:
         axes = tuple(map(axis_of, self.x.shape)) if isinstance(self.x, Node) else ()
-        if {*axes[:2]} != {"B", "T"} or axes[2:] not in ((), ("C",)):
+        if {*axes[:2]} != {"B", "T"} or axes[2:] != (() if self.x.kind == INT else ("C",)):
             raise self.no("its first argument is no batch of sequences of words or vectors")
         self.ends = Ends(self.x)
         self.values[self.x] = OnPath((), axes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gatewise.program import operations as ops
-from gatewise.program.graph import FLOAT, INT, Node
+from gatewise.program.graph import FLOAT, Node
 from gatewise.program.sizes import Size, same
 from gatewise.runtime.ends import axis_of
 from gatewise.runtime.path import (
@@ -193,9 +193,8 @@ def unpacked(path: Finder, node: Node, op: ops.Unpack) -> OnPath:
 
 def cast(path: Finder, node: Node, op: ops.Cast) -> OnPath | None:
     x = path.values[node.inputs[0]]
-    words = node.inputs[0] is path.x and node.kind == INT and "C" not in path.at(path.x).axes
-    if words or (isinstance(x, OnPath) and x.steps and x.steps[-1].kind == "one_hot"):
-        return path.at(node.inputs[0])
+    if isinstance(x, OnPath) and x.steps and x.steps[-1].kind == "one_hot":
+        return x
     if node.inputs[0].kind == FLOAT:
         raise path.no("a cast changes what it is given")
     return None

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*keeps|.*stays as it is")  # wh
 def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains of layers are programs, too."""
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise ChainError("not now")
 
-    monkeypatch.setattr("gatewise.export.csource.chain_model", refuse)
+    monkeypatch.setattr("gatewise.export.csource.narrowed", refuse)
 
 
 def one_by_one(given: dict[Any, Any], batch: int) -> list[dict[Any, Any]]:

@@ -28,7 +28,7 @@ def test_onnx(name: str, cell: str, tmp_path: Path) -> None:
         x = example(model, steps, batch=steps % 3 + 1)
         with torch.no_grad():
             expected = model(x)
-        (got,) = session.run(["y"], {"x": x.numpy()})
+        (got,) = session.run(["y"], {session.get_inputs()[0].name: x.numpy()})
         torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
 
 

@@ -126,7 +126,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     with torch.no_grad():
         np.testing.assert_allclose(y, small(x)[0], rtol=1e-4, atol=1e-5)
     assert main(["export", str(tmp_path / "model"), "--onnx", str(target), "--no-states", "--lengths"]) == 0
-    given = {"x": x.numpy(), "lengths": np.array([5, 2])}
+    given = {"input": x.numpy(), "lengths": np.array([5, 2])}
     (y,) = onnxruntime.InferenceSession(str(target)).run(None, given)
     assert not y[2:, 1].any()
     assert main(["export", str(tmp_path / "model")]) == 2

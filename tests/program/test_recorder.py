@@ -76,7 +76,7 @@ def out_of_date(model: Any, y: Tensor) -> Tensor:
 
 
 REFUSED = {
-    "a loop over time": (last_three, "only what its last step made"),
+    "a loop over time": (last_three, "other than by a plain `for t in range"),
     "an if on a value": (by_value, "asks for a value"),
     "an if on a size": (by_length, "calls answer differently"),
     "a state that is kept": (kept, "stores a tensor of the call in last"),
