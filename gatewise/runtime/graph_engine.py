@@ -137,7 +137,6 @@ class GraphEngine(Engine):
             Way(program, self.model, self.carried, self.fold_embedding, self.weights) for program in programs
         ]
 
-
     def __call__(  # type: ignore[override]
         self, *inputs: Any, state: Any = None, **named: Any
     ) -> tuple[Any, GraphState]:
