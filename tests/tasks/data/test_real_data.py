@@ -99,6 +99,7 @@ def test_imdb_counts(imdb: classification.TextData) -> None:
 
 
 @needs_imdb
+@pytest.mark.long
 def test_imdb_words_counted_in_train_are_the_authors_list() -> None:
     """The same 53,784 words, and their order is an order by our counts: only ties are arranged otherwise."""
     train, _ = reviews()
