@@ -101,6 +101,12 @@ class VariationalHandle:
                     mean = self.model.get_parameter(name)
                     mean.masked_fill_(~stays.to(mean.device), 0)
 
+    def freeze(self) -> None:
+        """Nothing, likewise."""
+
+    def hold(self) -> None:
+        """Nothing: a mean that comes back between two looks stays below the threshold."""
+
     @torch.no_grad()
     def weight_scores(self) -> dict[str, Tensor]:
         """m^2 / sigma^2 of all weights, and 0 below the threshold."""

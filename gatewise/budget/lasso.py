@@ -12,15 +12,16 @@ from gatewise.sparsify.dispatch import matrix_stats
 
 
 class LassoHandle:
-    """Strength of a unit: its norm over the median norm of its kind when the budget was made."""
+    """Strength of a unit: its norm over the median norm of its kind in its layer when the budget was made.
 
-    span, most = (
-        (0.1, 0.6),
-        32.0,
-    )  # when units have to go, in parts of the training; how hard they are pushed at most
+    Layers are compared by what became of them: how long a column is that reads a neuron differs from layer to layer.
+    """
+
+    most = 1024.0  # how hard units that have to go are pushed: lambda fits the loss, seldom the optimizer
 
     def __init__(self, sparsifier: GroupLasso) -> None:
         self.sparsifier, self.model, self.readers = sparsifier, sparsifier.model, sparsifier.readers
+        self.held: list[Tensor] = []  # of every matrix, once the choice is final: 1 where a weight may be
         layers = []
         for block in sparsifier.blocks if sparsifier.levels != "W" else ():
             cell = cell_of(self.model.get_submodule(block.module))
@@ -28,11 +29,7 @@ class LassoHandle:
             layers.append(Layer(block.name, cell.n_gates, block.width))
         self.units, self.gated = Units(layers), sparsifier.levels == "W+G+N"
         if layers:
-            gates, neurons = self.norms()
-            typical = [
-                part[part > 0].median() if part.any() else part.new_ones(()) for part in (gates, neurons)
-            ]
-            self.reference = torch.stack(typical)
+            self.reference = torch.cat([median_of_each(*pair) for pair in self.by_layer(*self.norms())])
 
     def parameters(self) -> dict[str, Tensor]:
         return dict(zip(self.sparsifier.matrices, self.sparsifier.current()))
@@ -46,6 +43,9 @@ class LassoHandle:
         every = absolute.new_zeros(len(self.sparsifier.there))
         every[self.there(every)] = plan.squares(rows, columns).sqrt()
         return self.parts(every)
+
+    def by_layer(self, gates: Tensor, neurons: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return list(self.units.by_layer(gates, neurons).values())
 
     def there(self, like: Tensor) -> Tensor:
         """Which units have a group: those that an earlier cut took away have none."""
@@ -67,6 +67,8 @@ class LassoHandle:
         factors[self.there(factors)] = old_plan.factors
         sparsifier.plan.factors = factors[new.there(factors)]
         sparsifier.plan.l1_factor = old_plan.l1_factor
+        if self.held:
+            new.freeze()
         return new
 
     def capacity(self) -> tuple[int, int]:
@@ -93,8 +95,11 @@ class LassoHandle:
 
     def strengths(self) -> tuple[Tensor, Tensor]:
         gates, neurons = self.norms()
-        reference = self.reference.to(gates)
-        gates, neurons = gates / reference[0], neurons / reference[1]
+        usual = self.reference.to(gates).view(-1, 2)  # (layers, 2): of a gate, of a neuron
+        gates, neurons = (
+            torch.cat([part.flatten() / own[k] for part, own in zip(parts, usual)])
+            for k, parts in enumerate(zip(*self.by_layer(gates, neurons)))
+        )
         if self.gated:  # a gate is worth no more than who reads its neuron
             gates = gates * neurons.clamp(max=1.0)[self.units.owner.to(gates.device)]
         return gates, neurons
@@ -108,16 +113,32 @@ class LassoHandle:
         plan.l1_factor.copy_(factor)
         plan.factors.copy_(factor.expand_as(plan.factors))
 
-    @torch.no_grad()
     def cut(self, kept: Kept) -> None:
-        """Set the rows and columns of all groups to zero that do not stay."""
+        """Set the rows and columns of all groups to zero that do not stay, and hold them there."""
         plan, matrices = self.sparsifier.plan, self.matrices()
         stays = self.whole(kept.gates, kept.neurons)
         lines = torch.ones(sum(map(sum, (m.shape for m in matrices))) + 1, device=stays.device)
         lines[plan.groups[~stays].flatten()] = 0
         at = lines[:-1].split([size for m in matrices for size in m.shape])
-        for m, rows, columns in zip(matrices, at[::2], at[1::2]):
-            m.mul_(rows[:, None]).mul_(columns)
+        self.held = [
+            (rows[:, None] * columns).to(m.dtype) for m, rows, columns in zip(matrices, at[::2], at[1::2])
+        ]
+        self.hold()
+
+    def freeze(self) -> None:
+        """What is zero now stays zero."""
+        self.held = [(m != 0).to(m.dtype) for m in self.matrices()]
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Between two looks: an optimizer like Adam moves a zero by as much as any other weight."""
+        if self.held:
+            torch._foreach_mul_(self.matrices(), self.held)
 
     def weight_scores(self) -> dict[str, Tensor]:
         return {name: p.detach().abs() for name, p in self.parameters().items()}
+
+
+def median_of_each(*parts: Tensor) -> Tensor:
+    """Of what is not zero."""
+    return torch.stack([part[part > 0].median() if part.any() else part.new_ones(()) for part in parts])

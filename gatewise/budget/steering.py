@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gatewise.budget.bayes import VariationalHandle
 from gatewise.budget.lasso import LassoHandle
-from gatewise.budget.units import Kept, strongest
+from gatewise.budget.units import Kept, strongest, strongest_of_layers
 from gatewise.masks import find_masks
 from gatewise.readers import find_readers
 from gatewise.report import count
@@ -27,6 +27,7 @@ WEAK, USUAL = 0.25, 0.5  # strengths between which a unit that is to stay is let
 HARD = 0.25  # share of weak ones among those that are to stay at which the penalty of all is too strong
 GONE = 0.02  # mean strength of units that have to go at which they are no longer pushed harder
 BAND = 0.05  # how far below the budget a network may end
+SHARE = 0.5  # of an even share: what every layer keeps at least
 PRECISIONS = ("float32", "int8")
 KINDS = ("gates", "neurons", "weights", "bytes")
 
@@ -34,14 +35,14 @@ KINDS = ("gates", "neurons", "weights", "bytes")
 class Budget:
     """n(t) = budget + (all - budget) (1 - u)^3, with u from 0 to 1 between `begin` and `end` of the training
 
-    At every look the n(t) strongest gates, or neurons, may stay. The others are pushed: their lambda, or the weight
-    of the KL of their variables, grows as long as they do not go. Of those that fit the budget itself, the weak ones
-    are let off the penalty, so none dies that may stay; where many are weak, it falls for all. From `end` on the
-    choice is final, and what is left of the others is set to zero at every look; after the last step the network
-    fits.
+    At every look the n(t) strongest gates, or neurons, may stay; of each layer at least half as many as if all layers
+    gave alike. The others are pushed: their lambda, or the weight of the KL of their variables, grows as long as they
+    do not go. Of those that fit the budget itself, the weak ones are let off the penalty, so none dies that may stay;
+    where many are weak, it falls for all. From `end` on the choice is final, and the others are held at zero; after
+    the last step the network fits.
 
-    Of `weights=` the weakest are set to zero at every look, and the penalty falls while there are hardly more than
-    may stay. `bytes=` keeps as many gates as fit (`Report.bytes`).
+    Of `weights=` the weakest are set to zero at every look, and held there from `end` on; the penalty falls while
+    there are hardly more than may stay. `bytes=` keeps as many gates as fit (`Report.bytes`).
 
     Call `step()` once per update, or once per epoch, after the sparsifier's. What it does depends on the weights and
     the number of calls alone, so all ranks of a parallel run do the same.
@@ -128,9 +129,13 @@ class Budget:
         """If of the steered layers only these were left."""
         masks = find_masks(self.model)
         recurrent = dict(masks.recurrent)
-        for name, (gates, neurons) in self.handle.units.by_layer(kept.gates, kept.neurons).items():
+        layers = self.handle.units.by_layer(kept.gates.cpu(), kept.neurons.cpu())
+        for name, (gates, neurons) in layers.items():
+            for hand in self.graph.handed:  # who starts a neuron that stays, stays
+                if hand.source == name and hand.target in layers:
+                    neurons = neurons | layers[hand.target][1]
             own = recurrent[name]
-            recurrent[name] = replace(own, gate=own.gate & gates.cpu(), neuron=own.neuron & neurons.cpu())
+            recurrent[name] = replace(own, gate=own.gate & gates, neuron=own.neuron & neurons)
         masks = replace(masks, recurrent=recurrent)
         return stored_bytes(masks, reachable(masks, self.graph), self.precision == "int8")
 
@@ -164,6 +169,7 @@ class Budget:
         if early or self.calls == self.steps or self.calls % max(1, self.steps // LOOKS) == 0:
             with torch.no_grad():
                 self.look()
+        self.handle.hold()
         if self.calls == self.steps:
             self.judge()
 
@@ -193,8 +199,8 @@ class Budget:
         # Bytes also change as weights between what is kept come and go.
         final = self.choice(gates, neurons) if self.kept is None or self.kind == "bytes" else self.kept
         if self.progress >= self.end:
-            self.kept = final
-            self.handle.cut(final)
+            self.kept = final if self.kept is None else final & self.kept
+            self.handle.cut(self.kept)
         now = self.around(gates, neurons, final)
         self.handle.press(
             self.factors(gates, final.gates, now.gates, self.by_neuron),
@@ -225,9 +231,11 @@ class Budget:
     def top(self, gates: Tensor, neurons: Tensor, n: int) -> Kept:
         """The n strongest gates with their neurons, or neurons with all their gates."""
         units = self.handle.units
-        return (
-            units.of_neurons(strongest(neurons, n)) if self.by_neuron else units.of_gates(strongest(gates, n))
-        )
+        if self.by_neuron:
+            widths = [layer.width for layer in units.layers]
+            return units.of_neurons(strongest_of_layers(neurons, n, widths, SHARE))
+        sizes = [layer.gates * layer.width for layer in units.layers]
+        return units.of_gates(strongest_of_layers(gates, n, sizes, SHARE))
 
     def around(self, gates: Tensor, neurons: Tensor, final: Kept) -> Kept:
         """What may stay for now."""
@@ -246,6 +254,8 @@ class Budget:
         allowed = self.curve(self.all, self.target)
         if self.progress >= self.begin:
             self.thin(allowed)
+        if self.progress >= self.end:
+            self.handle.freeze()
         few = self.count() < self.target * (1 + (1 - self.progress) / 2)
         if self.handle.units.layers and not few:
             few = bool((self.handle.strengths()[0] < USUAL).float().mean() > 2 * HARD)
@@ -300,8 +310,10 @@ class Budget:
         }
         if self.kept is not None:
             state |= {"gates": self.kept.gates.clone(), "neurons": self.kept.neurons.clone()}
-        if isinstance(self.handle, LassoHandle) and self.handle.units.layers:
-            state["reference"] = self.handle.reference.clone()
+        if isinstance(self.handle, LassoHandle):
+            if self.handle.units.layers:
+                state["reference"] = self.handle.reference.clone()
+            state["held"] = [mask.bool() for mask in self.handle.held]
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -316,6 +328,8 @@ class Budget:
         if "reference" in state:
             assert isinstance(self.handle, LassoHandle)
             self.handle.reference.copy_(state["reference"])
+        if isinstance(self.handle, LassoHandle):
+            self.handle.held = [mask.to(m) for mask, m in zip(state["held"], self.handle.matrices())]
         for name, tensor in self.turned().items():
             tensor.copy_(state["turned"][name])
 

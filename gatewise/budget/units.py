@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +24,9 @@ class Kept:
 
     gates: Tensor  # (all gates,)
     neurons: Tensor  # (all neurons,)
+
+    def __and__(self, other: Kept) -> Kept:
+        return Kept(self.gates & other.gates, self.neurons & other.neurons)
 
 
 class Units:
@@ -63,3 +66,13 @@ def strongest(scores: Tensor, n: int) -> Tensor:
     keep = torch.zeros_like(scores, dtype=torch.bool)
     keep[scores.argsort(descending=True, stable=True)[:n]] = True
     return keep
+
+
+def strongest_of_layers(scores: Tensor, n: int, sizes: Sequence[int], least: float) -> Tensor:
+    """The n largest, but of every layer at least this part of what it would have if all gave alike.
+
+    Strengths of layers that learn at different times are hard to compare: an encoder may look weak while its decoder
+    still learns what follows what.
+    """
+    floors = [strongest(part, int(least * n * len(part) / len(scores))) for part in scores.split(list(sizes))]
+    return strongest(scores + torch.cat(floors) * (scores.max() + 1), n)

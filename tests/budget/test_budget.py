@@ -12,7 +12,7 @@ from networks import LanguageModel, answer, no_grad
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.budget.units import Layer, Units, strongest
+from gatewise.budget.units import Layer, Units, strongest, strongest_of_layers
 from gatewise.sparsify.posterior import KL_FORMS, kl, log_alpha
 
 WORDS, STEPS = 8, 120
@@ -331,3 +331,46 @@ def test_only_the_same_groups_can_be_followed() -> None:
     model, _, _, budget = make("bayes", gates=16)
     with pytest.raises(ValueError, match="Only a budget of a GroupLasso"):
         budget.follow(sparsifier)
+
+
+class Handed(nn.Module):
+    """An encoder whose last state starts a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = (nn.GRU(5, 8, batch_first=True) for _ in range(2))
+        self.fc = nn.Linear(8, 40)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.fc(self.decoder(y, self.encoder(x)[1])[0])
+
+
+@pytest.mark.parametrize("wanted", [{"bytes": 0.6}, {"gates": 12}, {"weights": 0.4}])
+def test_with_adam_what_has_gone_stays_away_between_two_looks(wanted: dict[str, Any]) -> None:
+    """Adam moves a zero by its whole rate: put back at looks alone, the network would never learn to do without."""
+    torch.manual_seed(0)
+    model = Handed()
+    lasso = gw.GroupLasso(model, l1=1e-6, group=1e-4)
+    budget = gw.Budget(lasso, steps=400, precision="int8" if "bytes" in wanted else "float32", **wanted)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x, y = torch.randn(16, 4, 5), torch.randn(16, 3, 5)
+    target, left = torch.randint(40, (16, 3)), []
+    for step in range(400):
+        loss = nn.functional.cross_entropy(model(x, y).flatten(0, 1), target.flatten())
+        optimizer.zero_grad()
+        (loss + lasso.penalty()).backward()
+        optimizer.step()
+        lasso.step()
+        budget.step()
+        left += [budget.count()] if step > 300 else []
+    assert max(left) <= 1.05 * budget.target
+    in_band(budget)
+    gates = gw.measure(model).gates
+    assert min(gates.values()) > 0, "a layer without a gate reads nothing"
+
+
+def test_every_layer_keeps_a_share() -> None:
+    """Half of an even one, however weak it looks; the rest goes to the strongest."""
+    scores = torch.tensor([0.1, 0.4, 0.2, 0.3, 9.0, 8.0, 7.0, 6.0])
+    assert strongest_of_layers(scores, 4, [4, 4], 0.5).nonzero().flatten().tolist() == [1, 4, 5, 6]
+    assert torch.equal(strongest_of_layers(scores, 4, [4, 4], 0.0), strongest(scores, 4))
