@@ -32,6 +32,8 @@ from gatewise.runtime.rounding import quantize
 from gatewise.runtime.stages import folds, pack
 
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
+# Below these a network is faster for it and, having only the code that it runs, not larger.
+SPECIALISED_BYTES, SPECIALISED_CALLS = 128 << 10, 2
 IN_PLACE = {*POINTWISE, "softmax", "log_softmax", "layer_norm"}
 
 
@@ -60,6 +62,7 @@ class CModel:
     call: str  # how it is run, for the README
     example: str = "reads numbers from standard input"  # what main.c does
     texts: Mapping[str, str] = field(default_factory=dict)  # files in place of those that all chains have
+    specialised: bool = False  # the kernels are compiled inside NAME.c
 
 
 class Writer:
@@ -76,7 +79,7 @@ class Writer:
         self.state = 0  # floats of all recurrent states, and of what is pooled
         self.includes, self.lowest = set[str](), (0, 0)
 
-    def write(self, file_above: int, title: str) -> CModel:
+    def write(self, file_above: int, title: str, specialise: bool | None = None) -> CModel:
         self.walk()
         by_word = self.narrow.chain.words
         row_of = self.row_of() if by_word else ""
@@ -100,6 +103,7 @@ class Writer:
             body=self.body,
             includes=self.includes,
             lowest=self.lowest,
+            specialised=self.specialised(specialise, file is not None),
         )
         ram = 4 * (sum(buffers.values()) + (self.block if by_word else 0) + (file is not None))
         return CModel(
@@ -111,11 +115,24 @@ class Writer:
             renamed(
                 "model_step(&state, x, y);" if self.streams else "model_run(&state, steps, x, y);", self.name
             ),
+            specialised=program.specialised,
         )
 
     @property
     def streams(self) -> bool:
         return not self.narrow.both_ways
+
+    def specialised(self, wish: bool | None, loaded: bool) -> bool:
+        """Whether kernels are compiled for the sizes of this network: with constants alone, and few calls of them."""
+        if wish and loaded:
+            raise ValueError(
+                f"specialise=True: {self.arrays.nbytes:,} bytes of constants are a weight file, of which a compiler "
+                "knows nothing; raise file_above, or leave it out."
+            )
+        if wish is not None or loaded:
+            return bool(wish)
+        calls = sum("run_layer(" in line or "gw_product(" in line for line in self.body)
+        return self.arrays.nbytes <= SPECIALISED_BYTES and calls <= SPECIALISED_CALLS
 
     # The chain.
 

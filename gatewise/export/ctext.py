@@ -32,6 +32,7 @@ class Program:
     body: Sequence[str]  # lines of compute()
     includes: Set[str]  # pool.h, norm.h: what it calls besides gw.h
     lowest: tuple[int, int]  # from where to where the state holds maxima, which begin below everything
+    specialised: bool  # the kernels are compiled inside it
 
 
 def source(p: Program) -> str:
@@ -53,6 +54,8 @@ def source(p: Program) -> str:
     return filled(
         SOURCE,
         TITLE=p.title,
+        KERNELS=INSIDE if p.specialised else '#include "gw.h"\n',
+        FLAT="GW_FLAT " if p.specialised else "",
         MATH="#include <math.h>\n" if "log_softmax" in p.helpers or p.lowest[1] else "",
         INCLUDES="".join(f'#include "{file}"\n' for file in sorted(p.includes)),
         CONSTANTS=constants,
@@ -206,6 +209,20 @@ static int32_t row_of(@GIVEN@int32_t word) {
 
 """
 
+INSIDE = """\
+#ifdef GW_APART /* with kernels that were compiled before */
+#include "gw.h"
+#else
+#define GW_INSIDE
+#if defined(__GNUC__) && !defined(__clang__) /* it warns of arrays in branches that these sizes never take */
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#pragma GCC diagnostic ignored "-Wstringop-overread"
+#endif
+#include "gw.c"
+#include "words.c"
+#endif
+"""
+
 SOURCE = """\
 /* @TITLE@ */
 
@@ -213,10 +230,9 @@ SOURCE = """\
 
 @MATH@#include <string.h>
 
-#include "gw.h"
-@INCLUDES@
+@KERNELS@@INCLUDES@
 @CONSTANTS@@HELPERS@@ROW_OF@/* A block of at most MODEL_BLOCK steps; without y only the state moves on. */
-static void compute(model_state *m, int32_t steps, @GIVEN@float *y) {
+@FLAT@static void compute(model_state *m, int32_t steps, @GIVEN@float *y) {
 @POINTERS@@BODY@}
 
 @LOADER@void model_reset(model_state *m) {

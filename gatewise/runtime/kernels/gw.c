@@ -126,7 +126,7 @@ GW_INLINE int32_t running(const gw_batch *batch, int32_t step) {
     return n;
 }
 
-GW_INLINE void pick(const int32_t *which, int32_t n, const float *from, float *to) {
+GW_INLINE void take(const int32_t *which, int32_t n, const float *from, float *to) {
     if (!which)
         memcpy(to, from, sizeof(float) * (size_t)n);
     else
@@ -159,7 +159,7 @@ static void recurrent_products(const gw_layer *layer, const gw_batch *batch, int
     float *picked = scratch;
     if (half != WHOLE) halve(&rows, &candidate, half);
     if (layer->reads || batch->order) {
-        for (int32_t b = 0; b < n; b++) pick(layer->reads, n_rec, s + sequence_row(batch, b) * lds, picked + (ptrdiff_t)b * n_rec);
+        for (int32_t b = 0; b < n; b++) take(layer->reads, n_rec, s + sequence_row(batch, b) * lds, picked + (ptrdiff_t)b * n_rec);
         s = picked;
         lds = n_rec;
         scratch += (ptrdiff_t)n * n_rec;
@@ -200,7 +200,7 @@ static void input_projections(const gw_layer *layer, const gw_batch *batch, cons
     }
     for (int32_t step = first; step < end; step++)
         for (int32_t b = 0, n = running(batch, step); b < n; b++, m++)
-            pick(layer->inputs, w->cols,
+            take(layer->inputs, w->cols,
                  x->data + sequence_time(batch, b, step) * x->time + sequence_row(batch, b) * x->batch,
                  scratch + (ptrdiff_t)m * w->cols);
     gw_product(w, bias, m, scratch, w->cols, pre, ld, scratch + (ptrdiff_t)m * w->cols);

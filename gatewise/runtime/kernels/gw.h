@@ -28,6 +28,19 @@
 #define gw_map GW_NAME(gw_map)
 #endif
 
+/* A small network is compiled for its sizes: its file defines GW_INSIDE and has the kernels in it, where the compiler
+ * sees what they are called with. */
+#ifdef GW_INSIDE
+#define GW_API static inline
+#else
+#define GW_API
+#endif
+#if defined(GW_INSIDE) && defined(__GNUC__)
+#define GW_FLAT __attribute__((flatten)) /* all that it calls becomes part of it */
+#else
+#define GW_FLAT
+#endif
+
 #define GW_LAYOUT 7 /* raised whenever a struct, its meaning or a packed form changes; LAYOUT in packing.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
 #define GW_SLICE 16 /* rows of a sparse or masked matrix that lie interleaved */
@@ -123,42 +136,42 @@ typedef struct {
 
 /* y = x w^T + bias, or y += x w^T where bias is NULL. x: m vectors of w.cols floats, ldx apart; y: m vectors of w.rows,
  * ldy apart; bias: (w.rows); scratch: gw_product_scratch(w, m) floats, NULL if that is 0. */
-void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+GW_API void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                 ptrdiff_t ldy, float *scratch);
-size_t gw_product_scratch(const gw_matrix *w, int32_t m);
+GW_API size_t gw_product_scratch(const gw_matrix *w, int32_t m);
 
 /* Runs a layer over a batch. Give x, or, where the layer has a table, words; the other may be NULL.
  * s and c are read and overwritten, both (B, P); c is not used by the GRU. h goes to y, where y->data is not NULL,
  * and is 0 past the end of a sequence. scratch: gw_layer_scratch() floats, which is enough for
  * fewer steps and smaller batches too. One step of a stream is T = 1. */
-void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
+GW_API void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const gw_words *words,
                   float *s, float *c, const gw_steps *y, float *scratch);
-size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch);
+GW_API size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch);
 
 /* Begins a single step (T = 1): half of its recurrent products, which need no input. Called before all other layers
  * for the last one of a network, it finds those weights in the cache, where the step before left them. Then
  * gw_layer_run() with batch->ahead set and the same scratch does the rest. */
-void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
+GW_API void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
                     float *scratch);
 
 /* Rows of word ids through remap (n_words), NULL: unchanged; -1 marks a removed word.
  * Returns the position of the first id outside 0..n_words-1, or n if there is none. */
-size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *ids, int32_t *words);
+GW_API size_t gw_remap(const int32_t *remap, int64_t n_words, size_t n, const int64_t *ids, int32_t *words);
 
 /* y (n, dim) = rows of embedding (V', dim); zeros for -1. */
-void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *words, float *y);
+GW_API void gw_embed(const float *embedding, int32_t dim, size_t n, const int32_t *words, float *y);
 
 /* The same from a dense or masked matrix (V', dim), which may be one that is multiplied, too. */
-void gw_embed_matrix(const gw_matrix *embedding, size_t n, const int32_t *words, float *y);
+GW_API void gw_embed_matrix(const gw_matrix *embedding, size_t n, const int32_t *words, float *y);
 
 /* The same from bytes, codes (V', dim) times scale (V'). */
-void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t n, const int32_t *words, float *y);
+GW_API void gw_embed_int8(const int8_t *codes, const float *scale, int32_t dim, size_t n, const int32_t *words, float *y);
 
 /* exp(y) / sum(exp(y)) along each of m rows of n, in place. */
-void gw_softmax(int32_t m, int32_t n, float *y);
+GW_API void gw_softmax(int32_t m, int32_t n, float *y);
 
 /* y (n) = f(x), for tables of constant gates and for tests. */
 enum { GW_F_SIGMOID = 0, GW_F_HARD_SIGMOID = 1, GW_F_TANH = 2, GW_F_EXP = 3 };
-void gw_map(int32_t f, size_t n, const float *x, float *y);
+GW_API void gw_map(int32_t f, size_t n, const float *x, float *y);
 
 #endif

@@ -116,18 +116,18 @@ typedef struct {
     const float *from; /* (rows) what the sums begin with */
     float *to;         /* (rows) */
     int32_t rows;
-} row_run;
+} run_of_rows;
 
 /* One vector of x with na vectors of a and nb of b, which are constants at every call. */
-GW_INLINE void one_tile(const int na, const int nb, const int sets, int32_t cols, const float *x, const row_run *a,
-                        const row_run *b) {
+GW_INLINE void one_tile(const int na, const int nb, const int sets, int32_t cols, const float *x, const run_of_rows *a,
+                        const run_of_rows *b) {
     const float *wa = a->w, *wb = b->w;
     const ptrdiff_t stride_a = a->stride, stride_b = b->stride;
     const int n = na + nb;
     vf sum[SETS][2 * RUN];
     GW_UNROLL
     for (int v = 0; v < n; v++) {
-        const row_run *run = v < na ? a : b;
+        const run_of_rows *run = v < na ? a : b;
         const int32_t at = (v < na ? v : v - na) * GW_LANES, left = run->rows - at;
         sum[0][v] = v < n - 1 || left >= GW_LANES ? vf_load(run->from + at) : vf_load_first(run->from + at, left);
         GW_UNROLL
@@ -150,7 +150,7 @@ GW_INLINE void one_tile(const int na, const int nb, const int sets, int32_t cols
     }
     GW_UNROLL
     for (int v = 0; v < n; v++) {
-        const row_run *run = v < na ? a : b;
+        const run_of_rows *run = v < na ? a : b;
         const int32_t at = (v < na ? v : v - na) * GW_LANES, left = run->rows - at;
         GW_UNROLL
         for (int q = 1; q < sets; q++) sum[0][v] += sum[q][v];
@@ -161,7 +161,7 @@ GW_INLINE void one_tile(const int na, const int nb, const int sets, int32_t cols
     }
 }
 
-GW_INLINE void any_one_tile(int nv, int32_t cols, const float *x, const row_run *a, const row_run *b) {
+GW_INLINE void any_one_tile(int nv, int32_t cols, const float *x, const run_of_rows *a, const run_of_rows *b) {
     switch (nv) {
         case 1: one_tile(1, 0, SETS, cols, x, a, a); break;
         case 2: one_tile(2, 0, SETS, cols, x, a, a); break;
@@ -185,9 +185,9 @@ static int32_t n_panels(const gw_matrix *w) {
     return w->start || w->codes ? 1 : (w->rows + GW_PANEL - 1) / GW_PANEL;
 }
 
-static row_run run_at(const gw_matrix *w, const float *bias, float *y, int32_t top) {
+static run_of_rows run_at(const gw_matrix *w, const float *bias, float *y, int32_t top) {
     const int32_t panel = top / GW_PANEL * GW_PANEL, left = w->rows - top;
-    const row_run run = {
+    const run_of_rows run = {
         .w = w->values + (ptrdiff_t)panel * w->cols + (top - panel),
         .stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last,
         .from = bias ? bias + top : y + top,
@@ -205,8 +205,8 @@ GW_INLINE void dense_product_one(const gw_matrix *w, const float *bias, const fl
     const int32_t pairs = (end - from + 2 * ROWS - 1) / (2 * ROWS);
     for (int32_t p = 0; p < pairs; p++) {
         const int32_t top = from + (part.backwards ? pairs - 1 - p : p) * 2 * ROWS, left = end - top;
-        const row_run a = run_at(w, bias, y, top);
-        const row_run b = left > ROWS ? run_at(w, bias, y, top + ROWS) : a;
+        const run_of_rows a = run_at(w, bias, y, top);
+        const run_of_rows b = left > ROWS ? run_at(w, bias, y, top + ROWS) : a;
         any_one_tile(left < 2 * ROWS ? (left + GW_LANES - 1) / GW_LANES : 2 * RUN, w->cols, x, &a, &b);
     }
 }
@@ -383,7 +383,7 @@ static void int8_masked(const gw_matrix *w, const float *bias, const float *x, f
 }
 
 /* y (rows) = from + scale * (nv vectors of rows of a panel) x; nv is a constant at every call. */
-GW_INLINE void int8_run(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
+GW_INLINE void int8_rows(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
     const int32_t panel = top / GW_PANEL * GW_PANEL, rows = w->rows - top;
     const ptrdiff_t stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last;
     const int8_t *code = w->codes + (ptrdiff_t)panel * w->cols + (top - panel);
@@ -407,9 +407,9 @@ static void int8_dense(const gw_matrix *w, const float *bias, const float *x, fl
         const float *from = (bias ? bias : y) + top;
         rows = w->rows - top < RUN * GW_LANES ? GW_LANES : RUN * GW_LANES;
         if (rows > GW_LANES)
-            int8_run(RUN, w, top, x, from, y + top);
+            int8_rows(RUN, w, top, x, from, y + top);
         else
-            int8_run(1, w, top, x, from, y + top);
+            int8_rows(1, w, top, x, from, y + top);
     }
 }
 
