@@ -113,67 +113,10 @@ class Graph:
         self.constants = [constant for constant in self.constants if constant.name in needed]
 
 
-class TimeAxis:
-    """The first axis of tensors (T, B, ...). With lengths, int64 (B), every sequence ends where its own says.
-
-    A sequence of no step counts as one of one step, which the layers made of zeros.
-    """
-
-    def __init__(self, graph: Graph, lengths: str) -> None:
-        self.graph, self.lengths = graph, lengths
-
-    def last(self, x: str) -> str:  # (T, B, C) -> (B, C)
-        graph = self.graph
-        if not self.lengths:
-            return graph.add("Gather", x, graph.integer(-1), axis=0)
-        ends = graph.add("Sub", self.lengths, graph.integers(1))
-        batch = graph.count(graph.add("Shape", self.lengths))
-        pairs = [graph.add("Unsqueeze", part, graph.integers(1)) for part in (ends, batch)]
-        return graph.add("GatherND", x, graph.add("Concat", *pairs, axis=1))
-
-    def pool(self, name: str, x: str) -> str:  # (T, B, C) -> (B, C)
-        """Mean, maximum or sum over the steps of one call, as forward() has it, or of each sequence in it."""
-        graph = self.graph
-        if not self.lengths:
-            return self.reduce(f"Reduce{name.title()}", x)
-        at_least_one = graph.add("Max", self.lengths, graph.integers(1))
-        lengths = graph.add("Unsqueeze", at_least_one, graph.integers(1))  # (B, 1)
-        steps = graph.count(graph.add("Shape", x, start=0, end=1))
-        inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1, 2)), lengths)  # (T, B, 1)
-        outside = graph.constant(np.array(-np.inf if name == "max" else 0, np.float32))
-        own = graph.add("Where", inside, x, outside)
-        if name == "max":
-            return self.reduce("ReduceMax", own)
-        total = self.reduce("ReduceSum", own)
-        return (
-            total if name == "sum" else graph.add("Div", total, graph.add("Cast", lengths, to=graph.float32))
-        )
-
-    def up_to_longest(self, x: str) -> str:  # (T, ...) -> (the longest length, ...)
-        graph = self.graph
-        end = graph.add("Max", graph.add("ReduceMax", self.lengths), graph.integers(1))
-        return graph.add("Slice", x, graph.integers(0), end, graph.integers(0))
-
-    def reduce(self, operator: str, x: str) -> str:
-        return self.graph.over(operator, x, 0, keepdims=0)
-
-
 def not_empty(graph: Graph, lengths: str) -> str:  # (B) -> (B)
     """Lengths of at least 1."""
     wrong = graph.add("Less", lengths, graph.integers(1))
     return refusing(graph, lengths, graph.add("Cast", wrong, to=graph.int64), "a_sequence_has_no_step")
-
-
-def text_lengths(graph: Graph, ids: str, pad: int) -> str:  # (T, B) -> (B)
-    """How many words there are before the padding, which must be behind them all."""
-    words = graph.add("Not", graph.add("Equal", ids, graph.integers(pad)))
-    counts = graph.over("ReduceSum", graph.add("Cast", words, to=graph.int64), 0, keepdims=0)
-    steps = graph.count(graph.add("Shape", ids, start=0, end=1))
-    inside = graph.add("Less", graph.add("Unsqueeze", steps, graph.integers(1)), counts)
-    moved = graph.add("Cast", graph.add("Xor", words, inside), to=graph.int64)
-    empty = graph.add("Cast", graph.add("Equal", counts, graph.integers(0)), to=graph.int64)
-    wrong = graph.add("Add", graph.over("ReduceMax", moved, 0, keepdims=0), empty)
-    return refusing(graph, counts, wrong, "a_text_has_no_word_or_padding_before_one")
 
 
 def refusing(graph: Graph, lengths: str, wrong: str, why: str) -> str:  # (B), (B) -> (B)

@@ -80,24 +80,34 @@ for _name, _means in OTHER_NAMES.items():
 RULES["log_sigmoid"] = mapped("logsigmoid")
 
 
+# Functions with settings: their names in torch, and what they are unless said; None: they must be.
+SETTINGS: dict[str, dict[str, float | None]] = {
+    "elu": {"alpha": 1.0},
+    "celu": {"alpha": 1.0},
+    "leaky_relu": {"negative_slope": 0.01},
+    "softplus": {"beta": 1.0, "threshold": 20.0},
+    "hardshrink": {"lambd": 0.5},
+    "softshrink": {"lambd": 0.5},
+    "threshold": {"threshold": None, "value": None},
+}
+
+
+def with_settings(function: str, usual: dict[str, float | None]) -> Rule:
+    def call(recorder: Recorder, x: Any, *given: Any, **named: Any) -> Recorded:
+        settings = usual | dict(zip(usual, given)) | named
+        return pointwise(recorder, x, function, tuple(settings[name] for name in usual))
+
+    return call
+
+
+for _name, _usual in SETTINGS.items():
+    RULES[_name] = with_settings(_name, _usual)
+RULES["_threshold"] = RULES["threshold"]
+
+
 @rule("gelu")
 def gelu(recorder: Recorder, x: Any, approximate: str = "none") -> Recorded:
     return pointwise(recorder, x, "gelu_tanh" if approximate == "tanh" else "gelu")
-
-
-@rule("elu")
-def elu(recorder: Recorder, x: Any, alpha: float = 1.0, **_: Any) -> Recorded:
-    return pointwise(recorder, x, "elu", (alpha,))
-
-
-@rule("celu")
-def celu(recorder: Recorder, x: Any, alpha: float = 1.0, **_: Any) -> Recorded:
-    return pointwise(recorder, x, "celu", (alpha,))
-
-
-@rule("leaky_relu")
-def leaky_relu(recorder: Recorder, x: Any, negative_slope: float = 0.01, **_: Any) -> Recorded:
-    return pointwise(recorder, x, "leaky_relu", (negative_slope,))
 
 
 @rule("prelu")
@@ -109,26 +119,6 @@ def prelu(recorder: Recorder, x: Any, weight: Any) -> Recorded:
         slope = recorder.node(RULES["reshape"](recorder, weight, (slope.shape[0], *[1] * (node.rank - 2))))
     below = combine(recorder, "mul", pointwise(recorder, x, "clamp", (-math.inf, 0.0)), slope)
     return combine(recorder, "add", pointwise(recorder, x, "relu"), below)
-
-
-@rule("softplus")
-def softplus(recorder: Recorder, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Recorded:
-    return pointwise(recorder, x, "softplus", (beta, threshold))
-
-
-@rule("hardshrink")
-def hardshrink(recorder: Recorder, x: Any, lambd: float = 0.5) -> Recorded:
-    return pointwise(recorder, x, "hardshrink", (lambd,))
-
-
-@rule("softshrink")
-def softshrink(recorder: Recorder, x: Any, lambd: float = 0.5) -> Recorded:
-    return pointwise(recorder, x, "softshrink", (lambd,))
-
-
-@rule("threshold", "_threshold")
-def threshold(recorder: Recorder, x: Any, threshold: float, value: float, **_: Any) -> Recorded:
-    return pointwise(recorder, x, "threshold", (threshold, value))
 
 
 @rule("clamp", "clip")

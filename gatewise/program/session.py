@@ -41,24 +41,7 @@ def recording(
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if running() is not recorder or id(module) not in recorder.modules:
             return usual_call(module, *args, **kwargs)
-        leaf = leaf_of(module)
-        seen = is_hooked(module) and module is not model
-        if seen and not lenient:
-            raise recorder.refuse(Refused(hooked(recorder, module)))
-        if leaf is None and isinstance(module, CLOSED):
-            kind, name = type(module).__name__, recorder.modules[id(module)]
-            if not lenient:
-                raise recorder.refuse(Refused(f"{kind} {name!r} is not an operation that a program has"))
-            return recorder.unknown(f"{kind} {name!r} may mix its channels", [args, kwargs])
-        if seen:
-            args, kwargs = watched(recorder, module, args), watched(recorder, module, kwargs)
-        if leaf is None:
-            result = (module.forward if seen else functools.partial(usual_call, module))(*args, **kwargs)
-        else:
-            recorder.called.add(recorder.modules[id(module)])
-            with torch._C.DisableTorchFunction():
-                result = leaf(recorder, recorder.modules[id(module)], module, *args, **kwargs)
-        return watched(recorder, module, result) if seen else result
+        return called(recorder, module, functools.partial(usual_call, module), args, kwargs)
 
     class Range(metaclass=RangeType):
         def __new__(cls, *args: Any) -> Any:
@@ -74,21 +57,44 @@ def recording(
         except TypeError as error:
             raise NoCall(str(error)) from None
 
+    packers = {getattr(packing, name): REDIRECTS[name].__code__ for name in PACKING}
     patched = [(nn.Module, "__call__", call), (builtins, "range", Range), (builtins, "len", length)]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in patched]
-    codes = {name: getattr(packing, name).__code__ for name in PACKING}
+    with recorder, replaced([*patched, *((packer, "__code__", code) for packer, code in packers.items())]):
+        yield recorder
+
+
+@contextmanager
+def replaced(attributes: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in attributes]
     try:
-        for owner, name, value in patched:
+        for owner, name, value in attributes:
             setattr(owner, name, value)
-        for name in PACKING:
-            getattr(packing, name).__code__ = REDIRECTS[name].__code__
-        with recorder:
-            yield recorder
+        yield
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
-        for name, code in codes.items():
-            getattr(packing, name).__code__ = code
+
+
+def called(recorder: Recorder, module: nn.Module, usual: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The call of a module: one operation, or what its forward() does."""
+    leaf, name = leaf_of(module), recorder.modules[id(module)]
+    seen = is_hooked(module) and module is not recorder.model
+    if seen and not recorder.lenient:
+        raise recorder.refuse(Refused(hooked(recorder, module)))
+    if leaf is None and isinstance(module, CLOSED):
+        kind = type(module).__name__
+        if not recorder.lenient:
+            raise recorder.refuse(Refused(f"{kind} {name!r} is not an operation that a program has"))
+        return recorder.unknown(f"{kind} {name!r} may mix its channels", [args, kwargs])
+    if seen:
+        args, kwargs = watched(recorder, module, args), watched(recorder, module, kwargs)
+    if leaf is None:
+        result = (module.forward if seen else usual)(*args, **kwargs)
+    else:
+        recorder.called.add(name)
+        with torch._C.DisableTorchFunction():
+            result = leaf(recorder, name, module, *args, **kwargs)
+    return watched(recorder, module, result) if seen else result
 
 
 def loop_over(*args: Any) -> Loop:

@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -202,50 +202,68 @@ def explored(
     model: nn.Module, way: Mapping[str, Any], known: Mapping[str, Any], lenient: bool = False
 ) -> list[Recording]:
     """One way: under the first assumption about shapes that can be; an analysis, lenient, under all of them."""
-    tries = itertools.count()
+    search = Search(model, way, known, lenient)
+    try:
+        return search.attempt(Assumed())
+    except Impossible as error:
+        if lenient:
+            with suppress(Impossible):
+                return search.attempt(Assumed({LOOSE: ((), None)}))
+        raise Refused(f"{line_of_error(error)}: shapes do not fit, whatever the arguments are") from error
 
-    def attempt(shapes: dict[str, Any], letters: dict[str, int], ranks: dict[str, int]) -> list[Recording]:
-        if next(tries) > MOST_TRIES:
+
+@dataclass(frozen=True)
+class Assumed:
+    """What is taken for granted in one run: shapes of arguments, letters that are other sizes, unusual ranks."""
+
+    shapes: Mapping[str, Any] = field(default_factory=dict)
+    letters: Mapping[str, int] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Search:
+    """forward() run again and again, each time with one assumption more, until it runs to its end."""
+
+    model: nn.Module
+    way: Mapping[str, Any]
+    known: Mapping[str, Any]
+    lenient: bool
+    tries: int = 0
+
+    def attempt(self, assumed: Assumed) -> list[Recording]:
+        self.tries += 1
+        if self.tries > MOST_TRIES:
             raise Refused("its arguments could have too many shapes; give example=")
+        once = functools.partial(run, self.model, self.way, assumed, self.lenient)
         try:
-            once = functools.partial(run, model, way, shapes, letters, ranks, lenient)
-            return [once() if lenient else checked(once)]
+            return [once() if self.lenient else checked(once)]
         except Assume as found:
-            return attempt(shapes, letters | {found.name: found.size}, ranks)
+            return self.attempt(replace(assumed, letters={**assumed.letters, found.name: found.size}))
         except NeedsShape as asked:
-            return choose(asked, shapes, letters, ranks)
+            return self.choose(asked, assumed)
 
-    def choose(
-        asked: NeedsShape, shapes: dict[str, Any], letters: dict[str, int], ranks: dict[str, int]
-    ) -> list[Recording]:
+    def choose(self, asked: NeedsShape, assumed: Assumed) -> list[Recording]:
         made: list[Recording] = []
         failure: Exception | None = None
-        tried = fitting(asked.candidates, known.get(asked.argument))
+        tried = fitting(asked.candidates, self.known.get(asked.argument))
         for candidate in tried:
             said = is_shape(candidate) and asked.argument.isidentifier() and len(candidate) != len(tried[0])
-            other = {asked.argument: len(candidate)} if said else {}
+            shapes = {**assumed.shapes, asked.argument: (candidate, asked.kind)}
+            ranks = {**assumed.ranks, **({asked.argument: len(candidate)} if said else {})}
             try:
-                chosen = {asked.argument: (candidate, asked.kind)}
-                made += attempt(shapes | chosen, letters, ranks | other)
+                made += self.attempt(replace(assumed, shapes=shapes, ranks=ranks))
             except (Refused, Undecided) as error:
                 if not asked.guessed and not made:
                     raise
                 failure = failure or error
             except Exception as error:  # impossible, or forward() itself refuses it, which says more
                 failure = error if failure is None or isinstance(failure, Impossible) else failure
-            if made and not lenient and (not asked.guessed or is_likely(made[-1].program)):
+            if made and not self.lenient and (not asked.guessed or is_likely(made[-1].program)):
                 return made[-1:]
         if not made:
             raise failure or Impossible("no shape of its arguments fits")
         return made
-
-    try:
-        return attempt({}, {}, {})
-    except Impossible as error:
-        if lenient:
-            with suppress(Impossible):
-                return attempt({LOOSE: ((), None)}, {}, {})
-        raise Refused(f"{line_of_error(error)}: shapes do not fit, whatever the arguments are") from error
 
 
 def is_likely(program: Program) -> bool:
@@ -310,49 +328,40 @@ def constants(program: Program) -> list[bytes]:
     return [node.op.values.tobytes() for node in program.nodes if node.op.name == "Constant"]  # type: ignore[attr-defined]
 
 
-def run(
-    model: nn.Module,
-    way: Mapping[str, Any],
-    shapes: Mapping[str, Any],
-    letters: Mapping[str, int],
-    ranks: Mapping[str, int],
-    lenient: bool,
-) -> Recording:
+def run(model: nn.Module, way: Mapping[str, Any], assumed: Assumed, lenient: bool) -> Recording:
+    """forward() once, on stand-ins."""
     if is_hooked(model) and not lenient:
         kind = type(model).__name__
         raise Refused(f"a hook on the model ({kind}) may see or change what goes in or comes out")
     stored: list[tuple[Recorded, str]] = []
-    with untouched(model, stored), recording(model, shapes, letters, lenient) as recorder:
+    with untouched(model, stored), recording(model, assumed.shapes, assumed.letters, lenient) as recorder:
         arguments = {name: recorder.stand_in(name) for name, value in way.items() if value is GIVEN}
         # Hooks on the model see what goes in and comes out, no unit.
         call = model.forward if lenient else model
-        result = call(**{**way, **arguments})
-        outputs = mapped(lambda leaf: as_output(recorder, leaf), result)
+        outputs = mapped(lambda leaf: as_output(recorder, leaf), call(**{**way, **arguments}))
     if recorder.loops and not recorder.loops[-1].done:
         raise recorder.refused or LoopError("a loop over an input stops before its end")
     if recorder.refused is not None:
         raise recorder.refused
     if stored and not lenient:
         raise Refused(f"it stores a tensor of the call in {stored[0][1]}, for the next call to read")
-    taken = {name: Parts.taken(value) for name, value in arguments.items()}
-    nodes = mapped(lambda a: a.node if isinstance(a, Recorded) and a.is_shaped else None, taken)
-    given = {name: node for name, node in nodes.items() if leaves(node) != [None]}
     left = tuple((value.node, where) for value, where in stored if value.is_shaped)
     effects = (*recorder.opaque, *(node for node, _ in left), *(n for pair in recorder.carried for n in pair))
-    program = Program(given, outputs, frozenset(n for n, v in way.items() if v is None), effects)
+    absent = frozenset(name for name, value in way.items() if value is None)
+    program = Program(given_nodes(arguments), outputs, absent, effects)
     if recorder.loops and not lenient:
         program = over_time(program)
     for node in program.nodes:
         node.kind = node.kind or FLOAT
-    return Recording(
-        program,
-        frozenset(recorder.called),
-        frozenset(recorder.asked),
-        left,
-        tuple(recorder.opaque),
-        tuple(recorder.carried),
-        dict(ranks),
-    )
+    seen = frozenset(recorder.called), frozenset(recorder.asked), left
+    return Recording(program, *seen, tuple(recorder.opaque), tuple(recorder.carried), assumed.ranks)
+
+
+def given_nodes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The nodes of arguments that were used, in their structure."""
+    taken = {name: Parts.taken(value) for name, value in arguments.items()}
+    nodes = mapped(lambda a: a.node if isinstance(a, Recorded) and a.is_shaped else None, taken)
+    return {name: node for name, node in nodes.items() if leaves(node) != [None]}
 
 
 def as_output(recorder: Recorder, leaf: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Pages that follow from the code: docs/reference/recipes.md and docs/reference/cli.md.
+"""Pages that follow from the code: recipes.md, cli.md and operations.md in docs/reference.
 
-python tests/docs/generate.py            # writes both; `make test` fails where they are not fresh
+python tests/docs/generate.py            # writes them; `make test` fails where they are not fresh
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Any
 import typer
 
 from gatewise.cli import app
+from gatewise.export import cprogram, onnx_program
+from gatewise.program import operations as ops
+from gatewise.runtime.links import LINKS
+from gatewise.runtime.rules import RULES
 from gatewise.tasks import schema
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,6 +42,21 @@ CLI = """# Command line
 `gatewise --help` lists the commands, `gatewise COMMAND --help` shows one. Exit codes are 0 (done), 1 (failed), 2
 (wrong usage) and 130 (interrupted). `python -m gatewise` is the same program.
 """
+
+
+OPERATIONS = """# Operations
+
+<!-- Written by tests/docs/generate.py from gatewise/program/operations.py and the tables of the back ends. -->
+
+`forward()` is recorded as a program: a graph of these operations. `print(gatewise.program.ways.programs(model)[0])`
+shows one, with the line of `forward()` beside each operation. B is the batch, T time, C channels. *Chain* says what may
+be a link of a chain, which runs in one call of the kernels. *int8* says whose weights can be bytes.
+
+| operation | computes | chain | engine | streaming | ONNX | C | int8 |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+BY_MODULE = (ops.Parameter, ops.Embed, ops.Linear, ops.Recurrent, ops.LastState, ops.Decode)
+ANALYSED = (ops.Step, ops.Collect, ops.Opaque)  # what only an analysis meets
 
 
 def cell(text: str) -> str:
@@ -101,8 +120,40 @@ def cli_page() -> str:
     return CLI + "".join(command_part(name, root.commands[name]) for name in root.commands)
 
 
+def operations_page() -> str:
+    listed = [
+        kind for kind in vars(ops).values() if isinstance(kind, type) and issubclass(kind, ops.Operation)
+    ]
+    rows = [operation_line(kind) for kind in listed if kind is not ops.Operation and kind not in ANALYSED]
+    functions = {
+        "Map": ops.KEEPS_ZERO | ops.MOVES_ZERO,
+        "Combine": ops.ARITHMETIC | ops.COMPARISONS,
+        "Reduce": ops.REDUCTIONS,
+    }
+    named = (f"{name}: {', '.join(f'`{f}`' for f in sorted(found))}." for name, found in functions.items())
+    return OPERATIONS + "\n".join(rows) + "\n\n## Functions\n\n" + "\n\n".join(named) + "\n"
+
+
+def operation_line(kind: type[ops.Operation]) -> str:
+    given = kind is ops.Input
+    computes = cell((kind.__doc__ or "").split("\n")[0])
+    has = {
+        "chain": given or kind in LINKS,
+        "engine": given or kind in RULES or kind in BY_MODULE,
+        "onnx": given or kind in onnx_program.RULES,
+        "c": given or kind in cprogram.WRITE or kind in BY_MODULE,
+    }
+    chain, engine, onnx, c = ("yes" if found else "" for found in has.values())
+    int8 = "yes" if kind in BY_MODULE[1:4] or kind is ops.Decode else ""
+    return f"| {kind.__name__} | {computes} | {chain} | {engine} | {kind.streams} | {onnx} | {c} | {int8} |"
+
+
 def pages() -> dict[str, str]:
-    return {"reference/recipes.md": recipes_page(), "reference/cli.md": cli_page()}
+    return {
+        "reference/recipes.md": recipes_page(),
+        "reference/cli.md": cli_page(),
+        "reference/operations.md": operations_page(),
+    }
 
 
 if __name__ == "__main__":

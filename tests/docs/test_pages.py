@@ -102,7 +102,7 @@ def test_the_readme_is_one_screen_and_some() -> None:
 
 
 def test_generated_pages_are_fresh() -> None:
-    """docs/reference/recipes.md and cli.md follow from the code of today."""
+    """recipes.md, cli.md and operations.md follow from the code of today."""
     for page, text in generate.pages().items():
         assert (DOCS / page).read_text(encoding="utf-8") == text, f"{page}: python tests/docs/generate.py"
 
