@@ -49,8 +49,8 @@ OPERATIONS = """# Operations
 <!-- Written by tests/docs/generate.py from gatewise/program/operations.py and the tables of the back ends. -->
 
 `forward()` is recorded as a program: a graph of these operations. `print(gatewise.program.ways.programs(model)[0])`
-shows one, with the line of `forward()` beside each operation. B is the batch, T time, C channels. *Chain* says what may
-be a link of a chain, which runs in one call of the kernels. *int8* says whose weights can be bytes.
+shows one, with the line of `forward()` beside each operation. B is the batch, T time, C channels. *Chain* says what
+may be a link of a chain, which runs in one call of the kernels. *int8* says whose weights can be bytes.
 
 | operation | computes | chain | engine | streaming | ONNX | C | int8 |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -130,8 +130,9 @@ def operations_page() -> str:
         "Combine": ops.ARITHMETIC | ops.COMPARISONS,
         "Reduce": ops.REDUCTIONS,
     }
-    named = (f"{name}: {', '.join(f'`{f}`' for f in sorted(found))}." for name, found in functions.items())
-    return OPERATIONS + "\n".join(rows) + "\n\n## Functions\n\n" + "\n\n".join(named) + "\n"
+    named = [f"| {name} | {', '.join(f'`{f}`' for f in sorted(found))} |" for name, found in functions.items()]
+    table = "\n".join(["| operation | functions |", "| --- | --- |", *named])
+    return OPERATIONS + "\n".join(rows) + f"\n\n## Functions\n\n{table}\n"
 
 
 def operation_line(kind: type[ops.Operation]) -> str:
