@@ -130,7 +130,9 @@ def operations_page() -> str:
         "Combine": ops.ARITHMETIC | ops.COMPARISONS,
         "Reduce": ops.REDUCTIONS,
     }
-    named = [f"| {name} | {', '.join(f'`{f}`' for f in sorted(found))} |" for name, found in functions.items()]
+    named = [
+        f"| {name} | {', '.join(f'`{f}`' for f in sorted(found))} |" for name, found in functions.items()
+    ]
     table = "\n".join(["| operation | functions |", "| --- | --- |", *named])
     return OPERATIONS + "\n".join(rows) + f"\n\n## Functions\n\n{table}\n"
 
