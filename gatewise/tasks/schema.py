@@ -103,6 +103,7 @@ class Train:
     evaluate_every: int = 1  # epochs between looks at validation quality
     count_every: int = 1  # epochs between counts of what is left; the first and the last always
     test_every: int = 0  # epochs; 0: at the end only
+    average: int = 0  # last epochs, over whose updates the weights of a dense network are averaged
     shrink_every: int = (
         0  # epochs in a row after which what was removable is cut out; and before a refit. 0: never
     )
@@ -145,6 +146,7 @@ class Refit:
     hold: Literal["weights", "structure"] = "weights"  # zeros, or constant gates and removed neurons alone
     keep: Literal["last", "best"] = "best"  # on validation, of its epochs and the network that it begins with
     patience: int | None = None
+    average: int = 0  # last epochs, over whose updates the weights are averaged
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 0": (
         lambda value: value >= 0,
         "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
-        "train.test_every train.shrink_every refit.epochs refit.after budget.begin",
+        "train.test_every train.shrink_every train.average refit.epochs refit.after refit.average budget.begin",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
@@ -219,10 +221,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
 }
-OWN_DATA, PAPER_DATA = (
-    ("words", "characters", "csv", "npz"),
-    ("word-ptb", "char-ptb", "imdb", "agnews", "g2p"),
-)
+OWN_DATA = ("words", "characters", "csv", "npz")
+PAPER_DATA = ("word-ptb", "char-ptb", "imdb", "agnews", "g2p")
 # Who reads a key that not everyone reads: kinds of data, or the framework.
 READERS = {
     "word-ptb char-ptb words characters": "data.chunk data.remainder data.test_batch",
@@ -326,6 +326,10 @@ def _check(recipe: Recipe) -> None:
             f"sparsify.method = 'group-lasso', levels = {sparsify.levels!r}, group = {sparsify.group}: it needs "
             "group > 0 on the levels W+N and W+G+N, and 0 on W."
         )
+    if train.average and sparsify.method != "none":
+        raise RecipeError(
+            f"train.average = {train.average}: zeros come and go in [train]. Set refit.average."
+        )
     _check_schedule("train", train)
     _check_budget(recipe)
     _check_shrinking(recipe)
@@ -343,6 +347,8 @@ def _check(recipe: Recipe) -> None:
 
 
 def _check_schedule(section: str, train: Train) -> None:
+    if train.average > train.epochs:
+        raise RecipeError(f"{section}.average = {train.average}, but there are {train.epochs} epochs.")
     if train.schedule in ("power", "stairs") and not 0 < train.decay <= 1:
         raise RecipeError(f"{section}.decay = {train.decay} must be in (0, 1].")
     if train.schedule == "stairs" and train.after < 1:

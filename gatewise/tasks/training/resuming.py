@@ -45,6 +45,8 @@ def content_of(run: Run) -> dict[str, Any]:
         content["sparsifier"] = run.sparsifier.state_dict()
     if run.budget is not None:
         content["budget"] = run.budget.state_dict()
+    if run.average is not None:
+        content["average"] = run.average.state_dict()
     if run.shrinking.every:
         content["shrinking"] = run.shrinking.state_dict()
     return content
@@ -74,6 +76,8 @@ def restore(run: Run, content: dict[str, Any]) -> None:
     restore_step(run, content)
     if run.budget is not None:
         run.budget.load_state_dict(content["budget"])
+    if run.average is not None:
+        run.average.load_state_dict(content["average"])
     torch.set_rng_state(own(ranks, content["rng"]))
     if run.device.type == "cuda" and "cuda_rng" in content:
         torch.cuda.set_rng_state(own(ranks, content["cuda_rng"]), run.device)

@@ -44,6 +44,7 @@ from gatewise.tasks.files import (
 from gatewise.tasks.recipe import dump
 from gatewise.tasks.schema import Recipe
 from gatewise.tasks.training.assembly import assemble, refitted, shrunk
+from gatewise.tasks.training.average import Average
 from gatewise.tasks.training.board import Board, summary_writer
 from gatewise.tasks.training.checkpoints import (
     Metrics,
@@ -120,6 +121,7 @@ class Run:
         self.part, made = part, part.made
         self.model, self.sparsifier, self.evaluators = made.model, made.sparsifier, made.evaluators
         self.step, self.update, self.budget = made.step, made.update, made.budget
+        self.average = Average(made.model) if part.settings.average else None
         self.readers = find_readers(self.model)
 
     @property
@@ -219,6 +221,8 @@ class Run:
         if self.part.settings.keep == "best" and p.best:
             self.model.load_state_dict(p.best)
             return p.best_epoch
+        if self.average is not None:
+            self.average.take()
         return p.epoch - 1
 
     def qualities(self) -> dict[str, float]:
@@ -252,6 +256,8 @@ class Run:
             self.update()
             if self.budget is not None:
                 self.budget.step()
+            if self.average is not None and p.epoch > self.part.last - self.part.settings.average:
+                self.average.add()
             p.step += 1
             now = time.perf_counter()
             p.epoch_seconds = before + now - start
@@ -286,7 +292,7 @@ class Run:
         return heard
 
     def end_epoch(self, progress: Progress, loss: float, penalty: float, lr: float) -> None:
-        t, p = self.part.settings, self.position
+        p = self.position
         start = time.perf_counter()
         line: dict[str, Any] = {
             "epoch": p.epoch,
@@ -296,16 +302,7 @@ class Run:
             "train_loss": loss,
             "penalty": penalty,
         }
-        last = p.epoch == self.part.last
-        if p.epoch % t.evaluate_every == 0 or last:
-            line |= self.ranks.from_first(lambda: self.judged("valid"))
-            self.note_best(line[f"valid_{self.quality}"])
-        last = last or p.done  # patience may end the run here
-        counted = p.epoch % t.count_every == 0 or p.epoch == self.part.first or last
-        if counted and self.ranks.is_first:
-            line |= short_counts(live_counts(self.model, self.readers))
-        if t.test_every and (p.epoch % t.test_every == 0 or last) and self.ranks.is_first:
-            line |= self.judged("test")
+        last = self.look(line)
         cut = self.shrink(last)
         spent = time.perf_counter() - start
         p.seconds += spent
@@ -327,6 +324,22 @@ class Run:
             self.save()
         if self.options.on_epoch is not None:
             self.options.on_epoch(line)
+
+    def look(self, line: dict[str, Any]) -> bool:
+        """Quality and counts of the network, for a line of metrics; whether its part ends here."""
+        t, p = self.part.settings, self.position
+        last = p.epoch == self.part.last
+        with self.average.judged() if self.average is not None else nullcontext():
+            if p.epoch % t.evaluate_every == 0 or last:
+                line |= self.ranks.from_first(lambda: self.judged("valid"))
+                self.note_best(line[f"valid_{self.quality}"])
+            last = last or p.done  # patience may end the run here
+            counted = p.epoch % t.count_every == 0 or p.epoch == self.part.first or last
+            if counted and self.ranks.is_first:
+                line |= short_counts(live_counts(self.model, self.readers))
+            if t.test_every and (p.epoch % t.test_every == 0 or last) and self.ranks.is_first:
+                line |= self.judged("test")
+        return last
 
     def note_best(self, value: float) -> None:
         t, p = self.part.settings, self.position

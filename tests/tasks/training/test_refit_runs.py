@@ -21,6 +21,7 @@ from gatewise.tasks import recipe
 from gatewise.tasks.finished.saved import evaluate_saved
 from gatewise.tasks.schema import Recipe, RecipeError
 from gatewise.tasks.training import trainer
+from gatewise.tasks.training.average import Average
 from gatewise.tasks.training.progress import result_line
 from gatewise.tasks.training.trainer import train
 
@@ -231,3 +232,41 @@ def test_on_a_gpu_the_second_part_is_captured_anew(method: str, folder: Path, tm
     if method == "lasso":  # noise is drawn in another order
         assert ends[0] == pytest.approx(ends[1], rel=1e-2)
     gw.load(tmp_path / "True" / "model")
+
+
+def test_an_average_is_the_mean_over_updates() -> None:
+    model = torch.nn.Linear(2, 3)
+    average, seen = Average(model), []
+    for _ in range(4):
+        with torch.no_grad():
+            model.weight.copy_(torch.randn(3, 2))
+        average.add()
+        seen.append(model.weight.detach().clone())
+    with average.judged():
+        torch.testing.assert_close(model.weight.detach(), torch.stack(seen).mean(0))
+    assert torch.equal(model.weight, seen[-1])
+
+
+def test_a_run_ends_with_averaged_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the last epochs, zeros and all; cut off between them, it goes on to the same numbers."""
+    row = sparse("words", "lasso", folder, "refit.epochs=3", "refit.average=2", "refit.keep=last")
+    run = trainer.Run(row, options(tmp_path / "whole", folder))
+    (tmp_path / "whole").mkdir()
+    whole = run.to_the_end()
+    assert run.average is not None
+    assert run.average.n == 2 * run.n_batches
+    for own, mean in zip(run.average.weights, run.average.means):
+        assert torch.equal(own, mean)
+    assert whole["counts"]["nonzero"] <= whole["before_refit"]["counts"]["nonzero"]
+    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), 3 * run.n_batches, monkeypatch)
+    resumed = train(row, options(tmp_path / "cut", folder, resume=True))
+    assert numbers(resumed) == numbers(whole)
+
+
+def test_only_dense_networks_are_averaged_in_the_first_part(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"train\.average"):
+        sparse("words", "lasso", folder, "train.average=1")
+    with pytest.raises(RecipeError, match=r"refit\.average = 9, but there are 2 epochs"):
+        sparse("words", "lasso", folder, "refit.average=9")
