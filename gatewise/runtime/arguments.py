@@ -14,6 +14,7 @@ from gatewise.program.operations import Input
 from gatewise.program.sizes import Size, at
 
 Array = NDArray[Any]
+TENSORS = {np.dtype(np.float32): torch.float32, np.dtype(np.int64): torch.int64}
 KINDS = {"float": "numbers", INT: "whole numbers", BOOL: "true or false"}
 
 
@@ -96,6 +97,24 @@ def mismatch(node: Node, array: Array, expected: tuple[int, ...] | None) -> str:
 def is_tensor(x: Any) -> bool:
     """Arrays first: torch's own check takes longer than all others together."""
     return type(x) is not np.ndarray and isinstance(x, torch.Tensor)
+
+
+def plain_array(x: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+    """x as an array, where it is one or a tensor of just this shape and type in one piece; else None."""
+    array = x
+    if type(x) is torch.Tensor:
+        if (
+            x.dtype is not TENSORS.get(dtype)
+            or x.requires_grad
+            or not x.is_cpu
+            or x.layout is not torch.strided
+        ):
+            return None
+        array = x.numpy()
+    elif type(x) is not np.ndarray:
+        return None
+    plain = array.dtype is dtype and array.shape == shape and array.flags.carray  # carray: aligned, writable
+    return array if plain else None
 
 
 def from_tensor(x: torch.Tensor, name: str = "x") -> Array:

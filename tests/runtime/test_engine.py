@@ -405,3 +405,29 @@ def test_what_is_a_chain(name: str) -> None:
     with torch.no_grad():
         expected = model(x)
     torch.testing.assert_close(gw.Engine(model)(x)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("as_given", [torch.Tensor.numpy, torch.clone])
+def test_calls_again(as_given: Any) -> None:
+    """A second call of the same shape takes a shorter way: the same answer and state, and other calls in between."""
+    torch.manual_seed(0)
+    model = nn.GRU(3, 5)
+    x, other = torch.randn(4, 2, 3), torch.randn(2, 1, 3)
+    with torch.no_grad():
+        expected, last = model(x)
+        longer = model(x, last)[0]
+    engine = gw.Engine(model)
+    for _ in range(3):
+        y, state = engine(as_given(x))
+        assert type(y) is type(as_given(x))
+        torch.testing.assert_close(torch.as_tensor(y), expected)
+        again, _ = engine(as_given(x), state)
+        torch.testing.assert_close(torch.as_tensor(again), longer)
+        with pytest.raises(ValueError, match="state is of 2 sequences, x of 1"):
+            engine(as_given(other), state)
+    with pytest.raises(TypeError, match="x must be float32"):
+        engine(as_given(x.double()))
+    with pytest.raises(TypeError, match="state must be what an earlier call of this engine returned"):
+        engine(as_given(x), gw.Engine(nn.GRU(3, 6))(as_given(x))[1])
+    steps = [torch.as_tensor(engine.step(as_given(row))) for row in x]
+    torch.testing.assert_close(torch.stack(steps), expected)
