@@ -132,7 +132,9 @@ class Recorded(Tensor):
         return self.is_shaped and self.node.turn is not None and self.node.rank == 0
 
     def __bool__(self) -> bool:
-        raise current().refuse(Refused("an `if` or `while` asks for a value, which only a call knows"))
+        why = "an `if` or `while` asks for a value, which only a call knows"
+        end = "a decoder that stops at an end symbol is gatewise.nn.greedy_decode()"
+        raise current().refuse(Refused(f"{why}; {end}"))
 
     def __index__(self) -> int:
         why = "a loop runs as often, or an index is as large, as an input says"
