@@ -60,7 +60,9 @@ ANALYSED = (ops.Step, ops.Collect, ops.Opaque)  # what only an analysis meets
 
 
 def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text in a table: a bar ends no cell, and a bracket begins no link; what is code stays as it is."""
+    parts = " ".join(text.split()).replace("|", "\\|").split("`")
+    return "`".join(part if k % 2 else part.replace("[", "\\[") for k, part in enumerate(parts))
 
 
 def comments_of(source: str) -> dict[int, str]:
