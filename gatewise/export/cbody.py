@@ -19,7 +19,7 @@ from gatewise.export.csizes import is_one, largest, product
 from gatewise.export.cstructs import Structs
 from gatewise.export.cvalues import Value, copied, merged, stored
 from gatewise.program.graph import FLOAT, Node
-from gatewise.program.lines import Line
+from gatewise.program.source import SourceLine
 
 C_KINDS = {"float": "float", "int": "int32_t", "bool": "int32_t"}
 POOLS = {"float": "memory", "int32_t": "numbers"}
@@ -74,7 +74,7 @@ class Body:
         """The statements without comments, which may name anything."""
         return [lines for lines in self.statements if lines and not lines[0].startswith("/*")]
 
-    def at(self, line: Line | None) -> None:
+    def at(self, line: SourceLine | None) -> None:
         """What is written now is said in this line of forward()."""
         self.line = str(line or "").replace("*/", "* /").replace("/*", "/ *")
 

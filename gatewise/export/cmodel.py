@@ -38,7 +38,7 @@ IN_PLACE = {*POINTWISE, "softmax", "log_softmax", "layer_norm"}
 
 
 @dataclass(frozen=True)
-class Value:
+class Vectors:
     """Vectors on their way through the chain: where they lie, how wide, one for every step or a single one."""
 
     place: str
@@ -138,7 +138,7 @@ class Writer:
 
     def walk(self) -> None:
         links = list(self.narrow.links)
-        value = Value("x", self.narrow.n_inputs)
+        value = Vectors("x", self.narrow.n_inputs)
         for k, link in enumerate(links):
             after = links[k + 1 :]
             if isinstance(link, Table):
@@ -151,7 +151,7 @@ class Writer:
                 value = self.function(link, value, after)
         self.finish(value)
 
-    def place(self, value: Value, after: Iterable[Link], width: int, every: bool) -> str:
+    def place(self, value: Vectors, after: Iterable[Link], width: int, every: bool) -> str:
         """Where a link writes: y, if nothing after it moves the numbers again; else the buffer that is free."""
         whole = len(self.narrow.kept) == self.narrow.width
         if whole and all(isinstance(link, Function) and link.name in IN_PLACE for link in after):
@@ -166,14 +166,14 @@ class Writer:
     def say(self, *lines: str) -> None:
         self.body += lines
 
-    def embedding(self, link: Table, after: list[Link]) -> Value:
+    def embedding(self, link: Table, after: list[Link]) -> Vectors:
         if self.fold:
-            return Value("", link.weight.shape[1])
+            return Vectors("", link.weight.shape[1])
         dim = link.weight.shape[1]
-        place = self.place(Value("", 0), after, dim, True)
+        place = self.place(Vectors("", 0), after, dim, True)
         call = f"gw_embed_matrix(&linear_{self.tied}" if self.tied else self.own_vectors(link)
         self.say(f"/* embedding of {len(link.weight)} words */", f"{call}, (size_t)steps, m->rows, {place});")
-        return Value(place, dim)
+        return Vectors(place, dim)
 
     def own_vectors(self, link: Table) -> str:
         """The beginning of the call that reads them, from whichever form takes the fewest bytes."""
@@ -187,7 +187,7 @@ class Writer:
             return f"gw_embed_matrix(&{self.structs.matrix('embedding', masked)}"
         return f"{function}({', '.join(self.arrays.add(*pair) for pair in arrays.items())}, {dim}"
 
-    def level(self, index: int, link: Level, value: Value, after: list[Link]) -> Value:
+    def level(self, index: int, link: Level, value: Vectors, after: list[Link]) -> Vectors:
         width = sum(r.kept for r in link.directions)
         last_only = takes_last_state(link, after)
         top = not any(isinstance(later, Level) for later in after)
@@ -219,23 +219,23 @@ class Writer:
         if top and not any(pools(later) for later in after):
             self.say("if (!y) return;")
         if not last_only:
-            return Value(place, width)
+            return Vectors(place, width)
         place = self.place(value, after[1:], width, False)
         done = 0
         self.helpers.add("last_h")
         for state, n_units, scale in states:
             self.say(f"last_h({n_units}, {state}, {scale}, {place} + {done});")
             done += n_units
-        return Value(place, width, every=False)
+        return Vectors(place, width, every=False)
 
-    def affine(self, index: int, link: Affine, value: Value, after: list[Link]) -> Value:
+    def affine(self, index: int, link: Affine, value: Vectors, after: list[Link]) -> Vectors:
         rows, cols = link.weight.shape
         place = self.place(value, after, rows, value.every)
         count, n_most = value.count, self.block if value.every else 1
         name = f"linear_{index}"
         self.say(f"/* linear: {cols} of {value.width} channels to {rows} of {link.out_features} */")
         if not rows:
-            return Value(place, 0, value.every)
+            return Vectors(place, 0, value.every)
         # The rows of a sparse matrix are sorted, so a word would not be found in it.
         forms: tuple[Form | None, ...] = ("dense", "masked") if index == self.tied else (None,)
         every = (pack_matrix(link.weight, form, tight=True, int8=self.int8) for form in forms)
@@ -252,20 +252,20 @@ class Writer:
             needed += n_most * cols
         self.need(needed)
         self.say(f"gw_product(&{struct}, {bias}, {count}, {source}, {width}, {place}, {rows}, {scratch});")
-        return Value(place, rows, value.every)
+        return Vectors(place, rows, value.every)
 
-    def function(self, link: Function, value: Value, after: list[Link]) -> Value:
+    def function(self, link: Function, value: Vectors, after: list[Link]) -> Vectors:
         if is_last(link):
             if not value.every:
                 return value
-            return Value(f"{value.place} + (steps - 1) * {value.width}", value.width, every=False)
+            return Vectors(f"{value.place} + (steps - 1) * {value.width}", value.width, every=False)
         if pools(link):
             return self.pool(link.name, value, after)
         place = value.place
         if place == "x" or place.startswith("m->state"):  # to be read only
             place = self.place(value, after, value.width, value.every)
         if not value.width:
-            return Value(place, 0, value.every)
+            return Vectors(place, 0, value.every)
         total = f"(size_t){value.count} * {value.width}"
         if link.name == "relu":
             self.helpers.add("relu")
@@ -282,9 +282,9 @@ class Writer:
                 self.includes.add("norm.h")
                 eps = f" {literal(link.eps)},"
             self.say(f"{function}({value.count}, {value.width},{eps} {place});")
-        return Value(place, value.width, value.every)
+        return Vectors(place, value.width, value.every)
 
-    def pool(self, name: str, value: Value, after: list[Link]) -> Value:
+    def pool(self, name: str, value: Vectors, after: list[Link]) -> Vectors:
         """Into the state, where it is read: a stream goes on from there."""
         place, begin, done = f"m->state + {self.state}", self.state, f"m->state[{self.state + value.width}]"
         if value.width:
@@ -297,14 +297,14 @@ class Writer:
             self.state += value.width + (name != "max")
             self.includes.add("pool.h")
         self.say("if (!y) return;")
-        pooled = Value(place, value.width, every=False)
+        pooled = Vectors(place, value.width, every=False)
         if name != "sum" or not value.width:
             return pooled
         place = self.place(pooled, after, value.width, False)
         self.say(f"gw_pool_sum({done}, {value.width}, {pooled.place}, {place});")
-        return Value(place, value.width, every=False)
+        return Vectors(place, value.width, every=False)
 
-    def finish(self, value: Value) -> None:
+    def finish(self, value: Vectors) -> None:
         """All original output channels, in y."""
         narrow = self.narrow
         if len(narrow.kept) < narrow.width:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from gatewise.nn.lookup import cell_of, places_of
-from gatewise.program.graph import BOOL, FLOAT, INT, Node, Program, leaves, mapped
+from gatewise.program.graph import BOOL, FLOAT, INT, Node, Program, copied, mapped, substituted
 from gatewise.program.operations import (
     Cast,
     Choose,
@@ -119,20 +119,6 @@ def with_states(program: Program, model: nn.Module) -> Program:
         outputs=outputs,
         effects=tuple(last for last in lasts if (last.op, last.inputs) not in known),
     )
-
-
-def substituted(program: Program, others: dict[Node, Node]) -> Program:
-    """The program with other nodes for some, and without the arguments that nobody reads then."""
-    copies = dict(others)
-    for node in program.nodes:
-        copies[node] = copies.get(node) or copied(node, tuple(copies[source] for source in node.inputs))
-    outputs = mapped(lambda leaf: copies[leaf] if isinstance(leaf, Node) else leaf, program.outputs)
-    left = {name: given for name, given in program.arguments.items() if not others.keys() & {*leaves(given)}}
-    return replace(program, arguments=left, outputs=outputs)
-
-
-def copied(node: Node, inputs: tuple[Node, ...]) -> Node:
-    return node if inputs == node.inputs else Node(node.op, inputs, node.shape, node.kind, node.line)
 
 
 def without_lengths(program: Program) -> Program:

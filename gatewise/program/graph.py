@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gatewise.program.lines import Line
-from gatewise.program.operations import Constant, Input, Opaque, Operation, Unpack
+from gatewise.program.operations import Constant, Full, Input, Opaque, Operation, Reshape, Unpack
 from gatewise.program.sizes import Size
+from gatewise.program.source import SourceLine
 
 FLOAT, INT, BOOL = "float", "int", "bool"
 
@@ -21,7 +21,7 @@ class Node:
     inputs: tuple[Node, ...]
     shape: tuple[int, ...]
     kind: str = FLOAT
-    line: Line | None = None
+    line: SourceLine | None = None
     turn: tuple[int, int] | None = None  # the loop over time in which it was made, and which of its steps
     number: int = 0
 
@@ -139,6 +139,38 @@ def settings(op: Operation) -> Iterator[str]:
         if value != own.default if not isinstance(op, Constant) else True:
             usual = isinstance(op, Input | Constant)
             yield str(value) if usual else f"{own.name}={value}"
+
+
+def unshaped(node: Node) -> Node:
+    """What a value was before it got another shape: a state with axes of size 1 more or less."""
+    while isinstance(node.op, Reshape):
+        (node,) = node.inputs
+    return node
+
+
+def filling(node: Node) -> float | None:
+    """The one number that a tensor has everywhere, if forward() wrote it down."""
+    if isinstance(node.op, Full):
+        return node.op.value
+    values = node.op.values if isinstance(node.op, Constant) else None
+    same = values is not None and values.size > 0 and bool((values == values.flat[0]).all())
+    return float(values.flat[0]) if same else None  # type: ignore[union-attr]
+
+
+def substituted(program: Program, others: Mapping[Node, Node]) -> Program:
+    """The program with other nodes for some, and without the arguments that these were."""
+    copies = dict(others)
+    for node in program.nodes:
+        copies[node] = copies.get(node) or copied(node, tuple(copies[source] for source in node.inputs))
+    outputs = mapped(lambda leaf: copies[leaf] if isinstance(leaf, Node) else leaf, program.outputs)
+    left = {name: given for name, given in program.arguments.items() if not others.keys() & {*leaves(given)}}
+    effects = tuple(copies[node] for node in program.effects)
+    return replace(program, arguments=left, outputs=outputs, effects=effects)
+
+
+def copied(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """A node that reads others; itself where they are the same."""
+    return node if inputs == node.inputs else Node(node.op, inputs, node.shape, node.kind, node.line)
 
 
 def leaves(value: Any) -> list[Any]:

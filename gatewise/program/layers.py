@@ -88,11 +88,11 @@ def call_recurrent(
                 f"{name} skips the steps that mask= says; lengths, or a packed sequence, can be said"
             )
         recorder.unknown("it says which steps count", [mask])
-    if isinstance(input, Packed):
+    if isinstance(input, RecordedPack):
         if recorder.node(input.data_first).rank != 3:
             raise Impossible
         y, states = recur(recorder, name, module, input.data_first, hx, input.lengths)
-        return Packed(y, input.lengths), as_states(module, states)
+        return RecordedPack(y, input.lengths), as_states(module, states)
     width = module.input_size
     first = (BATCH, TIME, width) if module.batch_first else (TIME, BATCH, width)
     needs(input, first, (TIME, width))
@@ -202,7 +202,7 @@ def call_cell(recorder: Recorder, name: str, module: Any, input: Any, hx: Any = 
 # Packed sequences.
 
 
-class Packed:
+class RecordedPack:
     """A PackedSequence: its data batch first, and the lengths."""
 
     def __init__(self, data_first: Recorded, lengths: Node) -> None:
@@ -216,7 +216,7 @@ class Packed:
     def __class__(self, kind: Any) -> None:
         raise TypeError("a recorded PackedSequence stays one")
 
-    def to(self, *_: Any, **__: Any) -> Packed:
+    def to(self, *_: Any, **__: Any) -> RecordedPack:
         return self
 
     cpu = cuda = float = to
@@ -255,7 +255,7 @@ def tolist(recorder: Recorder, x: Any) -> Numbers:
 
 def pack_padded_sequence(
     input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
-) -> Packed:
+) -> RecordedPack:
     recorder = current()
     width = letter(f"C.{input.argument}") if isinstance(input, Recorded) and not input.is_shaped else 0
     needs(input, (BATCH, TIME, width) if batch_first else (TIME, BATCH, width))
@@ -269,14 +269,14 @@ def pack_padded_sequence(
         raise Impossible
     x = input if batch_first else permute(recorder, input, 1, 0, *range(2, node.rank))
     unified(ends.shape[0], recorder.node(x).shape[0])
-    return Packed(x, ends)
+    return RecordedPack(x, ends)
 
 
 def pad_packed_sequence(
     sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: Any = None
 ) -> tuple[Recorded, Recorded]:
     recorder = current()
-    if type(sequence) is not Packed:
+    if type(sequence) is not RecordedPack:
         raise Refused("it pads a packed sequence that is an argument")
     lengths = sequence.lengths
     name = recorder.lengths.setdefault(lengths, f"L{len(recorder.lengths) + 1}")

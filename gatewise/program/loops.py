@@ -36,7 +36,7 @@ from torch import nn
 from gatewise.program.arithmetic import RULES
 from gatewise.program.fits import within
 from gatewise.program.graph import INT
-from gatewise.program.operations import Collect, Step
+from gatewise.program.operations import Collect, Turn
 from gatewise.program.parts import cat, getitem, stack
 from gatewise.program.recorder import Recorder
 from gatewise.program.shapes import reshaped
@@ -84,10 +84,10 @@ def begun(count: int, item: Callable[[Any], Any], frame: FrameType) -> Iterator[
         why = "a loop over an input runs within another one, or after one that stops before its end"
         raise recorder.refuse(LoopError(why))
     try:
-        recorder.loops.append(Steps(recorder, count, item, frame))
+        recorder.loops.append(Turns(recorder, count, item, frame))
     except LoopError as error:
         raise recorder.refuse(error)  # noqa: B904
-    steps: Steps = recorder.loops[-1]
+    steps: Turns = recorder.loops[-1]
     return steps
 
 
@@ -101,8 +101,8 @@ def steps_of(x: Any, axis: int) -> tuple[int, Callable[[Any], Any]]:
     return recorder.node(x).shape[axis], lambda t: getitem(recorder, x, (*index, t))
 
 
-class Steps:
-    """Steps that a `for` statement cannot tell apart, with a look at its names before each."""
+class Turns:
+    """Turns that a `for` statement cannot tell apart, with a look at its names before each."""
 
     def __init__(self, recorder: Recorder, count: int, item: Callable[[Any], Any], frame: FrameType) -> None:
         self.recorder, self.count, self.item, self.frame = recorder, count, item, frame
@@ -117,7 +117,7 @@ class Steps:
         """The loop and its step that runs now."""
         return None if self.done else (self.loop, len(self.looks) - 1)
 
-    def __iter__(self) -> Steps:
+    def __iter__(self) -> Turns:
         return self
 
     def __next__(self) -> Any:
@@ -138,7 +138,7 @@ class Steps:
         if k == RECORDED:
             self.finish()
             raise StopIteration
-        return self.item(RecordedNumber.of(self.recorder.new(Step(self.loop, k, self.count), (), (), INT)))
+        return self.item(RecordedNumber.of(self.recorder.new(Turn(self.loop, k, self.count), (), (), INT)))
 
     def look(self, k: int) -> dict[Path, Any]:
         """Everything that Python could go by: names in the function, those it takes from its file, the modules."""

@@ -372,7 +372,7 @@ class Unpack(Operation):
 
 
 @dataclass(frozen=True)
-class Step(Operation):
+class Turn(Operation):
     """The number of a step of a loop: that of step k here, of any elsewhere."""
 
     loop: int

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gatewise.program import operations as ops
-from gatewise.program.graph import INT, Node, Program, mapped
+from gatewise.program.graph import INT, Node, Program, filling, mapped, unshaped
 from gatewise.program.layers import BATCH
 from gatewise.program.sizes import Size, bounds, same
 from gatewise.program.stand_ins import Impossible, Refused
@@ -56,7 +56,7 @@ class Roller:
         if node.turn is not None and not self.steps.is_constant(node):
             if node.turn[1] != LAST:
                 raise refused(node, "behind a loop, only what its last step made can be read")
-            if isinstance(op, ops.Step):
+            if isinstance(op, ops.Turn):
                 return Node(ops.Extent(op.count - 1), (), (), INT, node.line)
             if isinstance(op, ops.LastState):
                 return like(node, op, (self.cell(node.inputs[0]),), node.shape)
@@ -88,7 +88,7 @@ class Roller:
     def made_lifted(self, node: Node, op: ops.Operation) -> Node:
         if node.turn is None or node.turn[1] != LAST:
             raise refused(node, "a step of a loop reads what the step before it made")
-        if isinstance(op, ops.Step):
+        if isinstance(op, ops.Turn):
             low, _ = bounds(op.count)
             if low is None or low < 1:
                 raise refused(node, "a loop over an input may have no step at all")
@@ -156,7 +156,9 @@ class Roller:
         if same(count, BATCH):
             raise Impossible  # the argument has its time first
         over = permuted(reshaped(x, (count, batch, x.shape[-1])), [1, 0, 2])
-        given = () if all(map(is_zero, starts)) else tuple(map(self.after, starts))
+        given = (
+            () if all(filling(unshaped(start)) == 0 for start in starts) else tuple(map(self.after, starts))
+        )
         made = like(node, replace(op, states=len(given)), (over, *given), (batch, count, node.shape[-1]))
         self.cells[node] = made
         return made
@@ -177,7 +179,7 @@ class Comparison:
         if node.turn is None:
             return True
         if node not in self.constants:
-            of_step = isinstance(node.op, ops.Step | ops.Recurrent | ops.LastState)
+            of_step = isinstance(node.op, ops.Turn | ops.Recurrent | ops.LastState)
             outside = (source.turn in (None, node.turn) for source in node.inputs)
             self.constants[node] = not of_step and all(outside) and all(map(self.is_constant, node.inputs))
         return self.constants[node]
@@ -213,7 +215,7 @@ class Comparison:
 def same_operation(one: ops.Operation, other: ops.Operation) -> bool:
     if isinstance(one, ops.Constant) and isinstance(other, ops.Constant):
         return np.array_equal(one.values, other.values, equal_nan=True)
-    if isinstance(one, ops.Step) and isinstance(other, ops.Step):
+    if isinstance(one, ops.Turn) and isinstance(other, ops.Turn):
         return one.loop == other.loop
     return type(one) is type(other) and all(
         is_same_setting(getattr(one, own.name), getattr(other, own.name)) for own in fields(one)
@@ -231,15 +233,6 @@ def own_state(node: Node) -> Node | None:
     layers = {start.inputs[0] for start in found if isinstance(start.op, ops.LastState)}
     whole = len(layers) == 1 and len(parts) == len(found) and parts == ["h", "c"][: len(found)]
     return layers.pop() if whole else None
-
-
-def unshaped(node: Node) -> Node:
-    return unshaped(node.inputs[0]) if isinstance(node.op, ops.Reshape) else node
-
-
-def is_zero(node: Node) -> bool:
-    source = unshaped(node)
-    return isinstance(source.op, ops.Full) and source.op.value == 0
 
 
 # New nodes.

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gatewise.program.graph import BOOL, FLOAT, INT, Node, leaves
-from gatewise.program.lines import current_line
 from gatewise.program.operations import (
     Constant,
     Expand,
@@ -32,6 +31,7 @@ from gatewise.program.operations import (
     Slice,
 )
 from gatewise.program.sizes import Size, Undecided, letter, replaced, same_shape, settled
+from gatewise.program.source import current_line
 from gatewise.program.stand_ins import (
     ANY_PARTS,
     HERE,

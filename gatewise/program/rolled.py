@@ -17,13 +17,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from gatewise.program.graph import INT, Node, Program, mapped
+from gatewise.program.graph import INT, Node, Program, filling, substituted
 from gatewise.program.operations import (
     Concat,
-    Constant,
     Decode,
     Embed,
-    Full,
     LastState,
     Linear,
     Permute,
@@ -48,7 +46,7 @@ def rolled(program: Program, model: nn.Module) -> Program:
     for node in program.nodes:
         steps = run_of(node, model) if isinstance(node.op, Concat) else []
         if steps and (made := decoder(node, steps)) is not None:
-            shorter = with_instead(program, node, made)
+            shorter = substituted(program, {node: made})
             if not {step.layer for step in steps} & set(shorter.nodes):
                 return rolled(shorter, model)
     return program
@@ -112,35 +110,14 @@ def without_ones(node: Node) -> tuple[int, ...]:
 def decoder(node: Node, steps: Sequence[Greedy]) -> Node | None:
     """What takes the place of the answers, side by side or one below another."""
     first, batch, count = steps[0], steps[0].layer.shape[0], len(steps)
-    start = symbol(first.before)
+    start = filling(first.before)
     if start is None or not first.states:
         return None
     states = [core(state) for state in first.states]
     whole = all(same_shape(state.shape, given.shape) for state, given in zip(states, first.states))
-    op = Decode(*first.names, start, -1, count, len(states))
+    op = Decode(*first.names, int(start), -1, count, len(states))
     made = Node(op, tuple(states) if whole else first.states, (batch, count), INT, node.line)
     if same_shape(node.shape, (batch, count)):
         return made
     across = same_shape(node.shape, (count, batch))
     return Node(Permute((1, 0)), (made,), (count, batch), INT, node.line) if across else None
-
-
-def symbol(node: Node) -> int | None:
-    """The symbol that a value is everywhere, if it is one that forward() wrote down."""
-    if isinstance(node.op, Full):
-        return int(node.op.value)
-    numbers = set(node.op.values.flat) if isinstance(node.op, Constant) else set()
-    return int(numbers.pop()) if len(numbers) == 1 else None
-
-
-def with_instead(program: Program, old: Node, new: Node) -> Program:
-    """The program in which one node stands in place of another."""
-    copies: dict[Node, Node] = {old: new}
-    for node in program.nodes:
-        if node not in copies:
-            inputs = tuple(copies[source] for source in node.inputs)
-            same_inputs = all(one is other for one, other in zip(inputs, node.inputs))
-            copies[node] = node if same_inputs else Node(node.op, inputs, node.shape, node.kind, node.line)
-    outputs = mapped(lambda leaf: copies[leaf] if isinstance(leaf, Node) else leaf, program.outputs)
-    effects = tuple(copies[node] for node in program.effects)
-    return Program(program.arguments, outputs, program.absent, effects)

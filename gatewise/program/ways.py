@@ -27,8 +27,7 @@ from gatewise.nn.lookup import evaluating
 from gatewise.program import sizes
 from gatewise.program.fits import LOOSE
 from gatewise.program.graph import FLOAT, Node, Program, leaves, mapped
-from gatewise.program.layers import Packed, is_hooked
-from gatewise.program.lines import PACKAGE, line_of_error
+from gatewise.program.layers import RecordedPack, is_hooked
 from gatewise.program.loops import LoopError
 from gatewise.program.operations import Decode
 from gatewise.program.over_time import over_time
@@ -36,6 +35,7 @@ from gatewise.program.recorder import Recorder
 from gatewise.program.rolled import rolled
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
+from gatewise.program.source import PACKAGE, line_of_error
 from gatewise.program.stand_ins import (
     ANY_PARTS,
     Assume,
@@ -365,7 +365,7 @@ def given_nodes(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_output(recorder: Recorder, leaf: Any) -> Any:
-    if type(leaf) is Packed:
+    if type(leaf) is RecordedPack:
         if recorder.lenient:
             return recorder.node(leaf.data_first)
         raise Refused("it returns a packed sequence; pad_packed_sequence() gives a tensor")

@@ -16,7 +16,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.program import operations as ops
-from gatewise.program.graph import Node
+from gatewise.program.graph import Node, unshaped
 from gatewise.program.ways import Recording, recordings, why_not
 from gatewise.readers.graph import Block, HandOver, Read, as_reads, input_matrices, joined, output_blocks
 from gatewise.readers.units import Lost, Trail, followed, squeezed
@@ -105,7 +105,7 @@ class Follower:
         for node, where in recording.stored:
             self.expose(self.trails[node], f"forward() stores it in {where}")
         for node in program.results:
-            source = source_of(node)
+            source = unshaped(node)
             if not isinstance(source.op, ops.LastState) or self.is_answer(source):
                 self.expose(self.trails[node], "forward() returns it", proven=True)
             elif module_of(source.inputs[0]) not in taken:
@@ -287,11 +287,6 @@ def module_of(node: Node) -> str:
     return node.op.module
 
 
-def source_of(node: Node) -> Node:
-    """What a value is but for axes of size 1: a state without its batch, that of a cell."""
-    return source_of(node.inputs[0]) if isinstance(node.op, ops.Reshape) else node
-
-
 def states_taken(made: Iterable[Recording]) -> set[str]:
     """Layers whose state is started by arguments of forward() at which nothing else looks.
 
@@ -304,7 +299,7 @@ def states_taken(made: Iterable[Recording]) -> set[str]:
             op = node.op
             if not isinstance(op, ops.Recurrent) or not op.states:
                 continue
-            given = [source_of(source) for source in node.inputs[len(node.inputs) - op.states :]]
+            given = [unshaped(source) for source in node.inputs[len(node.inputs) - op.states :]]
             if all(isinstance(source.op, ops.Input) for source in given):
                 own = all(only_for(source, op.module, users) for source in given)
                 (taken if own else looked_at).add(op.module)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gatewise.program import operations as ops
-from gatewise.program.graph import Node
+from gatewise.program.graph import Node, filling
 from gatewise.program.sizes import Size, same
 
 
@@ -243,23 +243,18 @@ def spread(node: Node, k: int, trail: Trail, zero: bool) -> Trail:
 def chosen(node: Node, trails: Sequence[tuple[Trail, ...]]) -> list[Trail]:
     """A zero stays zero where both branches are zero then, whatever the condition."""
     zero = all(
-        is_zero(node.inputs[k]) or (own and all(t.zero for t in own)) for k, own in enumerate(trails) if k
+        filling(node.inputs[k]) == 0 or (own and all(t.zero for t in own))
+        for k, own in enumerate(trails)
+        if k
     )
     return [spread(node, k, trail, bool(zero)) for k, own in enumerate(trails) for trail in own]
-
-
-def is_zero(node: Node) -> bool:
-    op = node.op
-    if isinstance(op, ops.Constant):
-        return not op.values.any()
-    return isinstance(op, ops.Full) and op.value == 0
 
 
 def joined(node: Node, trails: Sequence[tuple[Trail, ...]]) -> list[Trail]:
     op = node.op
     assert isinstance(op, ops.Concat)
     found: list[Trail] = []
-    foreign = any(not own and not is_zero(source) for source, own in zip(node.inputs, trails))
+    foreign = any(not own and filling(source) != 0 for source, own in zip(node.inputs, trails))
     sizes = [source.shape[op.axis] for source in node.inputs]
     for k, own in enumerate(trails):
         for trail in own:

@@ -20,11 +20,11 @@ from torch import nn
 from gatewise.compact import CompactCell
 from gatewise.nn.lookup import cell_of
 from gatewise.program import operations as ops
-from gatewise.program.graph import INT, Node, Program
+from gatewise.program.graph import INT, Node, Program, unshaped
 from gatewise.program.sizes import Size
 from gatewise.runtime.ends import Ends, axis_of
 from gatewise.runtime.evaluate import parameter
-from gatewise.runtime.links import LINKS, unshaped
+from gatewise.runtime.links import LINKS
 from gatewise.runtime.path import OnPath, States
 from gatewise.runtime.steps import NO_LAYER, POOLS, Chain, ChainError, Step
 

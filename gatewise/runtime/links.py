@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gatewise.program import operations as ops
-from gatewise.program.graph import FLOAT, Node
+from gatewise.program.graph import FLOAT, Node, filling, unshaped
 from gatewise.program.sizes import Size, same
 from gatewise.runtime.ends import axis_of
 from gatewise.runtime.path import (
     OnPath,
     States,
     along_channels,
-    filling,
     gives_zeros,
     is_bounded,
-    is_zero,
     renamed,
     same_shapes,
     skips_padding,
@@ -45,7 +43,7 @@ def recurrent(path: Finder, node: Node, op: ops.Recurrent) -> OnPath:
         raise path.no("sequences end elsewhere than an argument of forward() says")
     for first in map(unshaped, node.inputs[len(node.inputs) - op.states :]):
         given = isinstance(first.op, ops.Input) and first not in (path.x, path.ends.source)
-        if not given and not (is_zero(first) and not path.takes_states):
+        if not given and not (filling(first) == 0 and not path.takes_states):
             raise path.no("the first state of a layer is computed by forward()")
     if not op.lengths and x.padding == -math.inf:  # the layer makes NaN of it, and NaN times a mask is NaN
         path.check_alike(x)
@@ -53,11 +51,6 @@ def recurrent(path: Finder, node: Node, op: ops.Recurrent) -> OnPath:
         path.reads_padding("a backward direction begins in the padding")
     steps = (*x.steps, Step("recurrent", op.module, module))
     return OnPath(steps, x.axes, padding=0.0 if op.lengths else None)
-
-
-def unshaped(node: Node) -> Node:
-    """What a value was before axes of size 1 were put in or taken away."""
-    return unshaped(node.inputs[0]) if isinstance(node.op, ops.Reshape) else node
 
 
 def last_state(path: Finder, node: Node, op: ops.LastState) -> States:

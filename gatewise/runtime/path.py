@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gatewise.program import operations as ops
 from gatewise.program.fits import is_one
 from gatewise.program.graph import Node
 from gatewise.program.sizes import same
@@ -98,18 +97,3 @@ def skips_padding(pool: str, x: OnPath) -> bool:
     if pool == "max" and x.steps[-1] != Step("pointwise", "relu"):
         return x.padding == -math.inf
     return pool != "mean" and x.padding == 0
-
-
-# Numbers that forward() wrote down.
-
-
-def is_zero(node: Node) -> bool:
-    return filling(node) == 0
-
-
-def filling(node: Node) -> float | None:
-    """The one number that a tensor has everywhere, if it is known."""
-    if isinstance(node.op, ops.Full):
-        return node.op.value
-    values = node.op.values if isinstance(node.op, ops.Constant) else None
-    return float(values.flat[0]) if values is not None and (values == values.flat[0]).all() else None

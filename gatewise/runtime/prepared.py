@@ -38,7 +38,7 @@ class Call:
 Run = Callable[[list[Array], Call], Array]
 
 
-class Step(NamedTuple):
+class Scheduled(NamedTuple):
     """One node: what computes it, what it reads, and what nobody reads after it."""
 
     node: Node
@@ -82,7 +82,7 @@ class Prepared:
         for source, reader in last.items():
             if source not in kept:
                 ends.setdefault(reader, []).append(source)
-        self.steps = [Step(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving]
+        self.steps = [Scheduled(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving]
         self.own = {id(array) for array in self.constants.values()}
         self.in_numpy = not all(isinstance(step.node.op, ops.Recurrent | ops.Decode) for step in self.steps)
 

@@ -89,7 +89,7 @@ class SettledCell(Settled, SingleStep):
         return scan(self.cell, x[None], silence(state, weights), weights)[1]
 
 
-class Value(NamedTuple):
+class NewParameter(NamedTuple):
     """What a parameter of a new layer is to be, and whether a z is part of it."""
 
     layer: nn.Module
@@ -109,9 +109,9 @@ def settle(model: nn.Module) -> None:
     check_not_wrapped(
         model, (m for m in model.modules() if isinstance(m, Posterior)), "gatewise.Refit(model)"
     )
-    values: list[Value] = []
+    values: list[NewParameter] = []
     layers = {old: settled(old, values) for old in model.modules() if isinstance(old, Posterior)}
-    uses: dict[int, list[Value]] = {}
+    uses: dict[int, list[NewParameter]] = {}
     for value in values:
         uses.setdefault(id(value.mean), []).append(value)
     for shared in uses.values():
@@ -127,19 +127,19 @@ def settle(model: nn.Module) -> None:
     drop_hooks(model, of_sparsifier)
 
 
-def settled(old: Posterior, values: list[Value]) -> nn.Module:
+def settled(old: Posterior, values: list[NewParameter]) -> nn.Module:
     """The deterministic layer of a posterior; what its matrices will be joins `values`."""
     if isinstance(old, VariationalLinear):
         linear = nn.Linear(old.in_features, old.out_features, old.bias is not None, device="meta")
         linear.bias = old.bias
-        values.append(Value(linear, "weight", old.weight, old.deterministic_weight(), False))
+        values.append(NewParameter(linear, "weight", old.weight, old.deterministic_weight(), False))
         return linear
     if isinstance(old, VariationalEmbedding):
         embedding = nn.Embedding(old.num_embeddings, old.embedding_dim, old.padding_idx, device="meta")
         embedding.scale_grad_by_freq = old.scale_grad_by_freq
         weight, scale = old.deterministic_weight(), old.deterministic_word_scale()
         whole = weight if scale is None else weight * scale[:, None]
-        values.append(Value(embedding, "weight", old.weight, whole, scale is not None))
+        values.append(NewParameter(embedding, "weight", old.weight, whole, scale is not None))
         return embedding
     assert isinstance(old, RecurrentPosterior)
     new: Settled
@@ -150,7 +150,7 @@ def settled(old: Posterior, values: list[Value]) -> nn.Module:
         # Without z_h: folded into the columns it would leave h = s z_h to whoever reads s.
         folded = replace(w, neuron_scale=None).fold()
         for name, value in (("weight_ih" + end, folded.w_ih), ("weight_hh" + end, folded.w_hh)):
-            values.append(Value(new, name, getattr(old, name), value, scaled))
+            values.append(NewParameter(new, name, getattr(old, name), value, scaled))
         scale = None if w.neuron_scale is None else w.neuron_scale.clone()
         new.register_buffer("neuron_scale" + end, scale)
     return new

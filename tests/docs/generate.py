@@ -56,7 +56,7 @@ may be a link of a chain, which runs in one call of the kernels. *int8* says who
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 BY_MODULE = (ops.Parameter, ops.Embed, ops.Linear, ops.Recurrent, ops.LastState, ops.Decode)
-ANALYSED = (ops.Step, ops.Collect, ops.Opaque)  # what only an analysis meets
+ANALYSED = (ops.Turn, ops.Collect, ops.Opaque)  # what only an analysis meets
 
 
 def cell(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from chains import CLOSE
 from compiled import Compiled
-from loops import CELLS, LOOPS, cells_of, example, looped
+from loops import CELLS, LOOPS, OTHERS, I, cells_of, example, looped
 
 import gatewise as gw
 from gatewise.export.rounded import rounded_model
@@ -30,6 +30,19 @@ def test_onnx(name: str, cell: str, tmp_path: Path) -> None:
             expected = model(x)
         (got,) = session.run(["y"], {session.get_inputs()[0].name: x.numpy()})
         torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, why) in OTHERS.items() if not why])
+def test_onnx_of_loops_that_are_no_chains(name: str, tmp_path: Path) -> None:
+    model = looped(OTHERS[name][0])
+    session = onnxruntime.InferenceSession(str(gw.export.to_onnx(model, tmp_path / "loop.onnx")))
+    for steps in (3, 7):
+        x = torch.randn(3, steps, I)
+        with torch.no_grad():
+            expected = model(x)
+        got = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        for one, other in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(torch.from_numpy(one), other, **CLOSE)
 
 
 @pytest.mark.parametrize(("name", "cell"), CASES)

@@ -18,7 +18,7 @@ LONGEST = 80  # characters of a line that are shown
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of source."""
 
     file: str
@@ -31,16 +31,16 @@ class Line:
         return f'{Path(self.file).name}, line {self.number}, "{source}"' if source else ""
 
 
-def current_line() -> Line:
+def current_line() -> SourceLine:
     """The line of forward() that is running now."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(NOT_FORWARD):
         frame = frame.f_back
-    return Line(frame.f_code.co_filename, frame.f_lineno)
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
 
 def line_of_error(error: BaseException) -> str:
     """Where forward() raised, itself or in what it called; empty where that is not known."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(NOT_FORWARD)]
-    return str(Line(own[-1].filename, own[-1].lineno or 0)) if own else ""
+    return str(SourceLine(own[-1].filename, own[-1].lineno or 0)) if own else ""
