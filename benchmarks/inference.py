@@ -171,7 +171,20 @@ def print_roofline(results: list[dict[str, Any]], roof: dict[str, float]) -> Non
             if items == 1:
                 read = r["weight_bytes_per_step"]
                 text += f", weights {read / 1e3:.0f} kB at {1e-9 * read / seconds:.1f} GB/s"
+            elif roof and r["situation"] == "sequence":
+                floor = sequence_floor_us(next(row for row in ROWS if row.name == r["row"]), roof)
+                text += f", {r['us'][C] / floor:.2f} times the bound of {floor:.1f} us"
             print(f"  {r['row']:18s} {r['situation']:9s} {text}")
+
+
+def sequence_floor_us(row: Row, roof: dict[str, float]) -> float:
+    """No sequence is faster: input products of all steps at the peak rate, and recurrent ones step by step, their
+    weights read anew. What a step waits for the one before, some 50 ns, is not in it."""
+    below = (row.kept_inputs or row.size, *row.neurons)
+    inputs = sum(live * width for live, width in zip(row.gates, below))
+    recurrent = sum(live * kept for live, kept in zip(row.gates, row.neurons))
+    step = floor_us({"products": recurrent, "bytes": 4 * recurrent}, roof)
+    return row.steps * (2e-3 * inputs / roof["peak"] + step)
 
 
 # Time of a step against live gates.

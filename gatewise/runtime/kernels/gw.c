@@ -10,6 +10,9 @@
 /* Rows of x whose input projections are computed as one product before the recurrence walks over them: enough for
  * full tiles, few enough for the projections to stay in the second-level cache. */
 enum { CHUNK_ROWS = 96 };
+/* Neurons up to which gates are activated where they are read: a pass of its own would wait for its own stores. More
+ * neurons have more vectors of them than rows that are live, and without AVX-512 rows are spread in memory alone. */
+enum { AT_ONCE = GW_LANES == 16 ? 32 : 0 };
 
 void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                 ptrdiff_t ldy, float *scratch) {
@@ -58,14 +61,23 @@ static gate_walk walk(const gw_layer *layer, int k, const float *row) {
     return g;
 }
 
-/* The gate of neurons unit .. unit + GW_LANES - 1. */
-GW_INLINE vf next(gate_walk *g, int32_t unit) {
+enum { AS_IT_IS, SIGMOID, HARD_SIGMOID, TANH };
+
+/* The gate of neurons unit .. unit + GW_LANES - 1, of rows on which `act` is still to be done. */
+GW_INLINE vf next_of(gate_walk *g, int32_t unit, int act) {
     const uint32_t all = (1u << GW_LANES) - 1, live = (uint32_t)g->live[unit / GW_BLOCK] >> unit % GW_BLOCK & all;
-    const float *row = g->row;
+    vf v;
     if (!live) return vf_load(g->fixed + unit);
+    v = vf_load(g->row);
+    if (act == SIGMOID) v = vf_sigmoid(v);
+    if (act == HARD_SIGMOID) v = vf_hard_sigmoid(v);
+    if (act == TANH) v = vf_tanh(v);
+    if (live != all) v = vf_spread(live, v, g->row, vf_load(g->fixed + unit));
     for (uint32_t bits = live; bits; bits &= bits - 1) g->row++;
-    return live == all ? vf_load(row) : vf_select(live, vf_expand(live, row), vf_load(g->fixed + unit));
+    return v;
 }
+
+GW_INLINE vf next(gate_walk *g, int32_t unit) { return next_of(g, unit, AS_IT_IS); }
 
 /* h = s * scale of neurons unit .. unit + GW_LANES - 1, as far as there are some. */
 GW_INLINE void emit(const gw_layer *layer, int32_t unit, vf s, float *y) {
@@ -82,10 +94,14 @@ static void lstm_gates(const gw_layer *layer, float *pre, float *s, float *c, fl
     const int32_t *start = layer->gate_start;
     gate_walk i = walk(layer, 0, pre + start[0]), f = walk(layer, 1, pre + start[1]);
     gate_walk g = walk(layer, 2, pre + start[2]), o = walk(layer, 3, pre + start[3]);
-    activate(layer, pre);
+    const int few = layer->n_units <= AT_ONCE;
+    const int squash = !few ? AS_IT_IS : layer->squash == GW_SIGMOID ? SIGMOID : HARD_SIGMOID;
+    if (!few) activate(layer, pre);
     for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
-        const vf cell = next(&f, unit) * vf_load(c + unit) + next(&i, unit) * next(&g, unit);
-        const vf state = next(&o, unit) * vf_tanh(cell);
+        const vf forget = next_of(&f, unit, squash), input = next_of(&i, unit, squash);
+        const vf output = next_of(&o, unit, squash);
+        const vf cell = forget * vf_load(c + unit) + input * next_of(&g, unit, few ? TANH : AS_IT_IS);
+        const vf state = output * vf_tanh(cell);
         vf_store(c + unit, cell);
         vf_store(s + unit, state);
         emit(layer, unit, state, y);
@@ -98,9 +114,12 @@ static void gru_gates(const gw_layer *layer, float *pre, const float *rec, float
     gate_walk r = walk(layer, 0, pre + start[0]), u = walk(layer, 1, pre + start[1]);
     gate_walk n = walk(layer, 2, pre + start[2]), n_rec = walk(layer, 2, rec);
     n_rec.fixed = layer->fixed_hn;
-    activate(layer, pre);
+    const int few = layer->n_units <= AT_ONCE;
+    const int squash = !few ? AS_IT_IS : layer->squash == GW_SIGMOID ? SIGMOID : HARD_SIGMOID;
+    if (!few) activate(layer, pre);
     for (int32_t unit = 0; unit < layer->n_units; unit += GW_LANES) {
-        const vf update = next(&u, unit), candidate = vf_tanh(next(&n, unit) + next(&r, unit) * next(&n_rec, unit));
+        const vf reset = next_of(&r, unit, squash), update = next_of(&u, unit, squash);
+        const vf candidate = vf_tanh(next(&n, unit) + reset * next(&n_rec, unit));
         const vf state = candidate + update * (vf_load(s + unit) - candidate);
         vf_store(s + unit, state);
         emit(layer, unit, state, y);

@@ -194,6 +194,18 @@ GW_INLINE vf vf_expand(uint32_t bits, const float *p) {
 #endif
 }
 
+/* Lanes whose bit is set take the next lane of v, in order; the others that of `rest`. p is where v was loaded from:
+ * without AVX-512 its lanes are taken from there. */
+GW_INLINE vf vf_spread(uint32_t bits, vf v, const float *p, vf rest) {
+#if GW_LANES == 16
+    (void)p;
+    return (vf)_mm512_mask_expand_ps((__m512)rest, (__mmask16)bits, (__m512)v);
+#else
+    (void)v;
+    return vf_select(bits, vf_expand(bits, p), rest);
+#endif
+}
+
 #if GW_LANES == 16
 /* As vf_expand, of bytes, with zeros in the other lanes. Reads as many bytes as bits are set. */
 GW_INLINE vf vf_expand_int8(uint32_t bits, const int8_t *p) {
