@@ -253,12 +253,19 @@ def statement_at(code: CodeType, offset: int, text: str) -> tuple[ast.FunctionDe
 def source_of(code: CodeType, text: str) -> ast.Module:
     """The file that a function was compiled from, as it was then."""
     try:
-        tree = ast.parse(text)
+        tree, codes = parsed(text)
     except SyntaxError as error:
         raise LoopError("it has a loop over an input, and its source cannot be read") from error
-    if not any(same_code(code, other) for other in codes_in(compile(tree, "", "exec", dont_inherit=True))):
+    if not any(same_code(code, other) for other in codes):
         raise LoopError("it has a loop over an input, and its source is another than when it was loaded")
     return tree
+
+
+@functools.lru_cache(8)  # forward() runs again and again until its shapes are known
+def parsed(text: str) -> tuple[ast.Module, list[CodeType]]:
+    """A file, and the code of every function in it."""
+    tree = ast.parse(text)
+    return tree, [*codes_in(compile(tree, "", "exec", dont_inherit=True))]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -161,6 +161,8 @@ class GraphEngine(Engine):
         if len(states) > 1:
             raise TypeError(f"{len(states)} states were given; one holds all that an engine remembers.")
         arrays = [value for value in inputs if not isinstance(value, GraphState)]
+        if len(arrays) == len(self.parameters) + 1 and arrays[-1] is None:
+            arrays.pop()  # no state yet
         if len(arrays) > len(self.parameters):
             raise TypeError(f"{len(arrays)} inputs were given; forward() takes {', '.join(self.parameters)}.")
         given = dict(zip(self.parameters, arrays))

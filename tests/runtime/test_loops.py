@@ -59,7 +59,21 @@ def test_what_is_not_a_chain(name: str) -> None:
     for steps in (3, 4, 9):
         x = torch.randn(3, steps, I)
         with torch.no_grad():
-            torch.testing.assert_close(engine(x)[0], model(x), **CLOSE)
+            torch.testing.assert_close(engine(x, None)[0], model(x), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["a_place_for_every_step", "a_residual", "ones_at_first", "the_cell_state"])
+def test_a_loop_that_is_no_chain_in_pieces(name: str) -> None:
+    """Steps are counted on, and states handed over, from one piece to the next."""
+    model = looped(OTHERS[name][0])
+    engine, x, state = gw.Engine(model), torch.randn(2, 7, I), None
+    found = []
+    for start, end in ((0, 3), (3, 4), (4, 7)):
+        piece, state = engine(x[:, start:end], state)
+        found.append(piece)
+    with torch.no_grad():
+        expected = model(x)
+    torch.testing.assert_close(torch.cat(found, 1) if expected.dim() == 3 else found[-1], expected, **CLOSE)
 
 
 def test_a_cell_in_a_loop_is_a_layer() -> None:
