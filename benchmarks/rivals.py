@@ -311,12 +311,6 @@ RIVALS: dict[str, type[Rival]] = {
 }  # fmt: skip
 
 
-def missing() -> list[str]:
-    """Packages of rivals that are not installed."""
-    packages = [rival.package for rival in RIVALS.values()]
-    return [package for package in packages if importlib.util.find_spec(package) is None]
-
-
 def rival_call(name: str, path: Path, threads: int, xs: Sequence[np.ndarray], carry: bool) -> Call:
     """A call of a rival on a network whose sizes are fixed, from the zero state.
 
