@@ -138,7 +138,7 @@ def test_what_the_budget_lets_stay_is_not_shrunk_to_nothing() -> None:
 @pytest.mark.parametrize(("method", "wanted"), [
     ("lasso", {"gates": 0.4}), ("lasso", {"weights": 0.5}), ("bayes", {"neurons": 6}),
 ])  # fmt: skip
-@pytest.mark.parametrize("cut", [4, 60, 100])
+@pytest.mark.parametrize("cut", [pytest.param(4, marks=pytest.mark.long), 60, 100])
 def test_a_budget_goes_on_from_a_file(method: str, wanted: dict[str, float], cut: int) -> None:
     """Before, in and after the time in which units have to go: to the bit."""
     whole = make(method, **wanted)

@@ -101,7 +101,9 @@ def test_a_refit_begins_with_the_result_of_the_first_part(
 
 
 @pytest.mark.parametrize("method", SPARSE)
-@pytest.mark.parametrize("after", [0, 9, 12, 13, 14, 25, 34])
+@pytest.mark.parametrize(
+    "after", [0, 12, 13, *(pytest.param(k, marks=pytest.mark.long) for k in (9, 14, 25)), 34]
+)
 def test_cut_off_in_either_part_the_numbers_are_the_same(
     method: str, after: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
