@@ -7,7 +7,9 @@
 
 #include "vector.h"
 
-#if defined(__clang__)
+#if defined(__clang__) && GW_LANES == 1
+#define GW_UNROLL /* it unrolls what it can, and warns where it is told to and cannot */
+#elif defined(__clang__)
 #define GW_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define GW_UNROLL _Pragma("GCC unroll 8")
