@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gatewise as gw
 
-WAYS = ("plain", "bridge", "both ways", "learned", "tied")
+WAYS = ("plain", "bridge", "both ways", "learned", "tied", "attention")
 SYMBOLS, START, END = 7, 1, 2
 
 
@@ -30,7 +30,7 @@ class Speller(nn.Module):
         self.way, self.batch_first, self.longest = way, batch_first, longest
         kind: Any = (OURS if own else TORCH)[cell]
         width = hidden if way == "tied" else 3
-        both = way == "both ways"
+        both = way == "both ways" or (way == "attention" and hidden % 2 == 0)
         self.letters = nn.Embedding(9, 4)
         self.encoder = kind(4, hidden, layers, batch_first=batch_first, bidirectional=both)
         self.bridge = nn.Linear(hidden, hidden) if way == "bridge" else None
@@ -40,29 +40,41 @@ class Speller(nn.Module):
         self.fc = nn.Linear(hidden, SYMBOLS)
         if way == "tied":
             self.fc.weight = self.phones.weight
+        if way == "attention":
+            self.query, read = nn.Linear(hidden, 3, bias=layers == 1), hidden * (1 + both)
+            self.key, self.vote = nn.Linear(read, 3), nn.Linear(read, SYMBOLS)
 
     def state(self, words: Tensor) -> Any:
+        return self.read(words)[1]
+
+    def read(self, words: Tensor) -> tuple[Tensor, Any]:
         x = self.letters(words)
-        _, last = self.encoder(x if self.batch_first else x.transpose(0, 1))
-        return tuple(map(self.crossed, last)) if isinstance(last, tuple) else self.crossed(last)
+        y, last = self.encoder(x if self.batch_first else x.transpose(0, 1))
+        state = tuple(map(self.crossed, last)) if isinstance(last, tuple) else self.crossed(last)
+        return y if self.batch_first else y.transpose(0, 1), state
 
     def crossed(self, state: Tensor) -> Tensor:
-        if self.way == "both ways":
+        if self.encoder.bidirectional:
             return state[::2] + state[1::2]
         if self.bridge is not None:
             return torch.tanh(self.bridge(state))
         return state if self.first is None else state + self.first
 
     def forward(self, words: Tensor, targets: Tensor | None = None) -> Tensor:
-        state = self.state(words)
+        seen, state = self.read(words)
+        attention = None
+        if self.way == "attention":
+            attention = gw.nn.Attention(self.query, self.key(seen), self.vote(seen))
         if targets is not None:
             x = self.phones(targets)
             y = self.decoder(x if self.batch_first else x.transpose(0, 1), state)[0]
+            y = y if self.batch_first else y.transpose(0, 1)
             scores: Tensor = self.fc(y)
-            return scores if self.batch_first else scores.transpose(0, 1)
+            return scores if attention is None else scores + attention(y)
         return gw.nn.greedy_decode(
-            self.phones, self.decoder, self.fc, state, start=START, end=END, longest=self.longest
-        )
+            self.phones, self.decoder, self.fc, state, start=START, end=END, longest=self.longest,
+            attention=attention,
+        )  # fmt: skip
 
 
 def speller(**changed: Any) -> Speller:

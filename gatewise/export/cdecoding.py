@@ -2,6 +2,8 @@
 
 k = start
 for (i0 = 0; i0 < longest; i0++) { vector of k; layers; scores; y[i0] = k = the largest; if (k == end) break; }
+
+With attention, scores += sum over t of shares_t votes_t, by the softmax of query . keys_t.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 from gatewise.compact import CompactRecurrent
 from gatewise.export.clayers import Frame, Ints, Layers, State, c_name, linear_of, recurrent_of, table_of
 from gatewise.export.coperations import shape_of
-from gatewise.export.csizes import is_one
+from gatewise.export.csizes import in_c, is_one
 from gatewise.export.cvalues import Value, indented, looped, stored
 from gatewise.program import operations as ops
 from gatewise.program.graph import FLOAT, Node
@@ -30,7 +32,8 @@ def decode(layers: Layers, node: Node, given: list[Value]) -> Value:
     if not is_one(made.shape[0]):
         raise NotImplementedError("of several sequences at once")
     answer = made.leaves[0].base
-    first = [body.whole(value).leaves[0].begin for value in given]
+    seen = [body.whole(value) for value in given[: -op.states]]
+    first = [body.whole(value).leaves[0].begin for value in given[-op.states :]]
     module = recurrent_of(layers.model.get_submodule(op.module), op.module)
     with body.apart() as step:
         x, channels = embedded(layers, op, module)
@@ -40,7 +43,10 @@ def decode(layers: Layers, node: Node, given: list[Value]) -> Value:
         with body.apart() as begin:
             states = begun(layers, narrower, first)
         h = run(layers, states, (x, str(len(channels.kept))))
-        scores = scored(layers, op, h, narrower.channels.kept)
+        scores = scored(layers, op.module, op.head, h, narrower.channels.kept)
+        if op.query:
+            query = scored(layers, op.module, op.query, h, narrower.channels.kept)
+            add_votes(layers, scores, query, seen)
         body.say(
             f"{answer}[i0] = k = {body.call('first_largest')}({scores.shape[-1]}, {scores.leaves[0].base});"
         )
@@ -96,13 +102,27 @@ def run(layers: Layers, states: list[State], x: tuple[str, str]) -> str:
     return x[0]
 
 
-def scored(layers: Layers, op: ops.Decode, h: str, kept: Ints) -> Value:
-    """Scores of all symbols, also of those that always have zero."""
-    module: Any = layers.model.get_submodule(op.head)
-    value, source = stored(h, (1, len(kept)), FLOAT), Node(ops.Input(op.module), (), (1, module.in_features))
+def add_votes(layers: Layers, scores: Value, query: Value, seen: list[Value]) -> None:
+    body, (keys, votes) = layers.body, seen
+    things, shares = keys.shape[1], body.buffer(keys.shape[1])
+    asked, answers = query.shape[-1], scores.shape[-1]
+    key, vote = keys.leaves[0].begin, votes.leaves[0].begin
+    agree = f"sum += {query.leaves[0].base}[j] * ({key})[i1 * {asked} + j];"
+    body.say(
+        *looped("i1", things, ["float sum = 0;", *looped("j", asked, [agree]), f"{shares}[i1] = sum;"]),
+        f"{body.call('softmax')}(1, {in_c(things)}, 1, {shares});",
+    )
+    share = f"{scores.leaves[0].base}[j] += {shares}[i1] * ({vote})[i1 * {answers} + j];"
+    body.say(*looped("i1", things, looped("j", answers, [share])))
+
+
+def scored(layers: Layers, rnn: str, head: str, h: str, kept: Ints) -> Value:
+    """What the head, or the query, says; of symbols also those that always have zero."""
+    module: Any = layers.model.get_submodule(head)
+    value, source = stored(h, (1, len(kept)), FLOAT), Node(ops.Input(rnn), (), (1, module.in_features))
     if travels(layers, linear_of(module)[2], kept):
         layers.narrow = {**layers.narrow, source: kept}
     else:
         value = layers.body.room((1, module.in_features))
-        layers.widen("1", kept, h, value, c_name(op.module))
-    return layers.linear(Node(ops.Linear(op.head), (source,), (1, module.out_features)), [value])
+        layers.widen("1", kept, h, value, c_name(rnn))
+    return layers.linear(Node(ops.Linear(head), (source,), (1, module.out_features)), [value])

@@ -47,7 +47,7 @@ def program_model(
 
 def layers_of(op: Operation) -> tuple[str, ...]:
     if isinstance(op, Decode):
-        return op.embedding, op.module, op.head
+        return op.embedding, op.module, op.head, *([op.query] if op.query else [])
     return (op.module,) if isinstance(op, Embed | Linear | Recurrent) else ()
 
 

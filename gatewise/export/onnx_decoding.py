@@ -2,7 +2,8 @@
 
     symbols, ended, states -> body -> symbols, ended, states      until all have ended, or after `longest` steps
 
-What the steps answer with is stacked; where all ended early, `end` is put behind.
+What the steps answer with is stacked; where all ended early, `end` is put behind. Keys and votes, if there are, stand
+outside the loop, and every step reads them there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from gatewise.compact import CompactEmbedding, CompactLinear
 from gatewise.export.onnx_graph import Graph
@@ -25,14 +27,15 @@ from gatewise.runtime.scaled import Channels
 
 def decode(t: Tensors, node: Node, op: Decode) -> str:
     graph, batch = t.graph, t.sizes.vector(node.shape[:1])
-    body = Body(t, op)
-    given = [t.whole(state) for state in node.inputs]
+    seen, states = node.inputs[: -op.states], node.inputs[-op.states :]
+    body = Body(t, op, [t.whole(value) for value in seen])
+    given = [t.whole(state) for state in states]
     places = len(body.levels)
-    states = [enter(graph, given[part], places, place, part, r) for place, part, r in body.states]
+    begun = [enter(graph, given[part], places, place, part, r) for place, part, r in body.states]
     symbols = graph.add("ConstantOfShape", batch, value=filled(graph, op.start, np.int64))
     ended = graph.add("ConstantOfShape", batch, value=filled(graph, False, np.bool_))
     limit, true = graph.integer(op.longest), graph.constant(np.array(True))
-    carried = [symbols, ended, *states]
+    carried = [symbols, ended, *begun]
     every = [True] * (len(carried) + 1)
     *_, steps = graph.add_many("Loop", [limit, true, *carried], every, body=body.graph())
     missing = graph.add("Sub", graph.integers(op.longest), graph.add("Shape", steps, start=0, end=1))
@@ -45,11 +48,12 @@ def filled(graph: Graph, value: Any, kind: type[np.generic]) -> Any:
 
 
 class Body:
-    """One step: embedding, layers, head, the first of the largest."""
+    """One step: embedding, layers, head, votes, the first of the largest."""
 
-    def __init__(self, t: Tensors, op: Decode) -> None:
-        self.op, self.inner = op, Graph(t.graph.opset, t.graph)
+    def __init__(self, t: Tensors, op: Decode, seen: list[str]) -> None:
+        self.op, self.inner, self.seen = op, Graph(t.graph.opset, t.graph), seen
         words, self.head = t.model.get_submodule(op.embedding), t.model.get_submodule(op.head)
+        self.query = t.model.get_submodule(op.query) if op.query else None
         if isinstance(words, CompactEmbedding):
             self.vectors, kept = floats(words.weight), integers(words.components)
             self.rows = None if len(self.vectors) == words.num_embeddings else integers(words.rows)
@@ -116,18 +120,34 @@ class Body:
         """Of all symbols, also of those that always have zero."""
         g, head, bias = self.inner, self.head, bias_of(self.head)
         (r,) = self.levels[-1].directions
-        flat = g.add("Squeeze", x, g.integers(0))
+        output = flat = g.add("Squeeze", x, g.integers(0))
         if self.shares_table(r.neurons):
             scale = np.ones(r.hidden)
             scale[r.neurons] = r.scale
             channels = Channels(r.neurons, scale, np.zeros(r.hidden))
             flat, matrix = tied(g, flat, channels, integers(head.inputs), g.constant(self.vectors))
         else:
-            weight = floats(matrix_of(head))
-            own = weight[:, r.neurons] * r.scale if r.kept else weight[:, :1]
-            matrix = g.constant(np.ascontiguousarray(own.T.astype(np.float32)))
+            matrix = self.matrix(head)
         made = g.add("MatMul", flat, matrix)
-        return made if bias is None else g.add("Add", made, g.constant(floats(bias)))
+        scores = made if bias is None else g.add("Add", made, g.constant(floats(bias)))
+        return scores if self.query is None else g.add("Add", scores, self.votes(output, self.query))
+
+    def votes(self, output: str, query: nn.Module) -> str:  # (B, K) -> (B, V)
+        """sum_t a_t votes_t, with a = softmax over t of query(output) . keys_t."""
+        g, bias, (keys, votes) = self.inner, bias_of(query), self.seen
+        asked = g.add("MatMul", output, self.matrix(query))
+        if bias is not None:
+            asked = g.add("Add", asked, g.constant(floats(bias)))
+        agreement = g.add("MatMul", keys, g.add("Unsqueeze", asked, g.integers(2)))  # (B, T, 1)
+        shares = g.add("Softmax", g.transposed(agreement, 0, 2, 1), axis=-1)
+        return g.add("Squeeze", g.add("MatMul", shares, votes), g.integers(1))
+
+    def matrix(self, head: nn.Module) -> str:  # (K, O)
+        """Of a layer that reads the last one, without its removed neurons."""
+        (r,) = self.levels[-1].directions
+        weight = floats(matrix_of(head))
+        own = weight[:, r.neurons] * r.scale if r.kept else weight[:, :1]
+        return self.inner.constant(np.ascontiguousarray(own.T.astype(np.float32)))
 
     def shares_table(self, kept: Ints) -> bool:
         """Whether the head's matrix can be read from the embedding's table: it has all rows, and reads something."""

@@ -100,9 +100,9 @@ class Graph:
                 public[tensor] = name
             else:
                 self.nodes.append(self.helper.make_node("Identity", [tensor], [name]))
-        for node in self.nodes:
-            for listed in (node.input, node.output):
-                listed[:] = [public.get(name, name) for name in listed]
+        inner = [each for node in self.nodes for a in node.attribute for each in a.g.node]
+        for listed in (names for node in (*self.nodes, *inner) for names in (node.input, node.output)):
+            listed[:] = [public.get(name, name) for name in listed]
         needed, nodes = set(names), []
         for node in reversed(self.nodes):
             if needed & set(node.output):

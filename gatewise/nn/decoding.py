@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from gatewise.nn.recurrent import Recurrent
+
+
+class Attention(NamedTuple):
+    """What a decoder looks at while it answers: T things, each with a key, and with votes for all symbols.
+
+        attention(o)_k = sum_t a_kt votes_t      a_k = softmax over t of query(o_k) . keys_t
+
+    Where the mask is False, a_kt = 0.
+    """
+
+    query: nn.Linear  # (H) -> (A)
+    keys: Tensor  # (B, T, A)
+    votes: Tensor  # (B, T, V)
+    mask: Tensor | None = None  # (B, T) bool
+
+    def __call__(self, output: Tensor) -> Tensor:  # (B, K, H) -> (B, K, V)
+        scores = self.query(output) @ self.keys.mT
+        if self.mask is not None:
+            scores = scores.masked_fill(~self.mask.unsqueeze(1), -torch.inf)
+        return scores.softmax(-1) @ self.votes
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.keys, self.votes) if self.mask is None else (self.keys, self.votes, self.mask)
 
 
 def greedy_decode(
@@ -18,23 +43,27 @@ def greedy_decode(
     start: int,
     end: int,
     longest: int,
+    attention: Attention | None = None,
 ) -> Tensor:  # (B, longest) int64
     """The symbols that a decoder answers with when it reads its own answers.
 
         y_0 = start
         o_k, s_k = rnn(embedding(y_{k-1}), s_{k-1})      s_0 = state
-        y_k = argmax head(o_k)                           the first one, if several are largest
+        y_k = argmax head(o_k) [+ attention(o_k)]        the first one, if several are largest
 
     The answer is y_1, y_2, ... From the first `end` on, which is part of it, everything is `end`. Decoding stops when
     all sequences have ended, or after `longest` steps.
     """
     parts = (state,) if isinstance(state, Tensor) else tuple(state)
-    if has_torch_function(parts):
+    seen = () if attention is None else attention.tensors()
+    if has_torch_function((*parts, *seen)):
+        limits = {"start": start, "end": end, "longest": longest}
         return handle_torch_function(
-            greedy_decode, parts, embedding, rnn, head, state, start=start, end=end, longest=longest
+            greedy_decode, (*parts, *seen), embedding, rnn, head, state, **limits, attention=attention
         )
-    check_decoder(embedding, rnn, head, start, end, longest)
+    check_decoder(embedding, rnn, head, start, end, longest, attention)
     check_states(rnn, parts)
+    check_seen(parts[0].shape[1], head, attention)
     time = 1 if rnn.batch_first else 0
     with torch.no_grad():
         symbols = torch.full((parts[0].shape[1],), start, dtype=torch.int64, device=parts[0].device)
@@ -44,25 +73,38 @@ def greedy_decode(
             if ended.all():
                 break
             output, state = rnn(embedding(symbols).unsqueeze(time), state)
-            symbols = head(output.squeeze(time)).argmax(-1).masked_fill(ended, end)
+            output = output.squeeze(time)
+            scores = head(output)
+            if attention is not None:
+                scores = scores + attention(output[:, None])[:, 0]
+            symbols = scores.argmax(-1).masked_fill(ended, end)
             answer[:, k] = symbols
             ended |= symbols == end
     return answer
 
 
 def check_decoder(
-    embedding: nn.Module, rnn: nn.Module, head: nn.Module, start: int, end: int, longest: int
+    embedding: nn.Module,
+    rnn: nn.Module,
+    head: nn.Module,
+    start: int,
+    end: int,
+    longest: int,
+    attention: Attention | None,
 ) -> None:
     """Refuse parts that do not fit together, and symbols that there are not."""
+    query = head if attention is None else attention.query
     for name, module, kinds, wanted in (
         ("embedding", embedding, nn.Embedding, "an nn.Embedding"),
         ("rnn", rnn, (nn.GRU, nn.LSTM, Recurrent), "an LSTM or GRU, of torch.nn or gatewise.nn"),
         ("head", head, nn.Linear, "an nn.Linear"),
+        ("attention.query", query, nn.Linear, "an nn.Linear"),
     ):
         if not isinstance(module, kinds):
             raise TypeError(f"greedy_decode: {name} must be {wanted}, got {type(module).__name__}.")
     assert isinstance(embedding, nn.Embedding)
     assert isinstance(head, nn.Linear)
+    assert isinstance(query, nn.Linear)
     assert isinstance(rnn, nn.RNNBase | Recurrent)
     if rnn.bidirectional:
         raise ValueError(
@@ -75,6 +117,7 @@ def check_decoder(
     for one, other, said in (
         (embedding.embedding_dim, rnn.input_size, "embedding has {} components, but rnn reads {}"),
         (rnn.hidden_size, head.in_features, "rnn has {} neurons, but head reads {}"),
+        (rnn.hidden_size, query.in_features, "rnn has {} neurons, but attention.query reads {}"),
         (head.out_features, words, "head answers with one of {} symbols, but embedding has {}"),
     ):
         if one != other:
@@ -105,3 +148,22 @@ def check_states(rnn: nn.RNNBase | Recurrent, parts: tuple[Tensor, ...]) -> None
                 f"greedy_decode: every part of state must be (layers, B, neurons), here {form}, "
                 f"got {tuple(part.shape)}."
             )
+
+
+def check_seen(batch: int, head: nn.Linear, attention: Attention | None) -> None:
+    """Keys, votes and mask of as many sequences, and of as many things."""
+    if attention is None:
+        return
+    things = attention.keys.shape[1] if attention.keys.dim() == 3 else "T"
+    for name, tensor, form in (
+        ("keys", attention.keys, (batch, things, attention.query.out_features)),
+        ("votes", attention.votes, (batch, things, head.out_features)),
+        ("mask", attention.mask, (batch, things)),
+    ):
+        if tensor is not None and (tuple(tensor.shape) != form or things == 0):
+            raise ValueError(
+                f"greedy_decode: attention.{name} must be of at least one thing, here {form}, "
+                f"got {tuple(tensor.shape)}."
+            )
+    if attention.mask is not None and attention.mask.dtype != torch.bool:
+        raise TypeError(f"greedy_decode: attention.mask must be bool, got {attention.mask.dtype}.")

@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from gatewise.nn.decoding import check_decoder
+from gatewise.nn.decoding import Attention, check_decoder
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear
 from gatewise.program.arithmetic import rule
-from gatewise.program.graph import INT
-from gatewise.program.layers import BATCH, first_states, is_hooked, n_states, needs, state_shapes
+from gatewise.program.fits import matched, unified
+from gatewise.program.graph import INT, Node
+from gatewise.program.layers import BATCH, TIME, first_states, is_hooked, n_states, needs, state_shapes
 from gatewise.program.operations import Decode
 from gatewise.program.recorder import Recorder
 from gatewise.program.sizes import Size
@@ -19,22 +20,57 @@ from gatewise.program.stand_ins import Impossible, Recorded, Refused
 
 @rule("greedy_decode")
 def greedy_decode(
-    recorder: Recorder, embedding: Any, rnn: Any, head: Any, state: Any, *, start: Any, end: Any, longest: Any
+    recorder: Recorder,
+    embedding: Any,
+    rnn: Any,
+    head: Any,
+    state: Any,
+    *,
+    start: Any,
+    end: Any,
+    longest: Any,
+    attention: Any = None,
 ) -> Recorded:
     if any(isinstance(n, Size) for n in (start, end, longest)):
         raise Refused("greedy_decode() goes by a size that only a call knows; write a number")
-    check_decoder(embedding, rnn, head, start, end, longest)
+    check_decoder(embedding, rnn, head, start, end, longest, attention)
     names = known(recorder, embedding), known(recorder, rnn), known(recorder, head)
+    query, seen = looked_at(recorder, attention, head)
     needs(state, state_shapes(rnn, (BATCH,)))
     part = state if n_states(rnn) == 1 else state[0]
     needs(part, (rnn.num_layers, BATCH, rnn.hidden_size))
     node = recorder.node(part)
     if node.rank != 3:
         raise Impossible
+    for looked in seen:
+        unified(looked.shape[0], node.shape[1])
     given = first_states(recorder, rnn, state, node.shape[1], alone=False)
     recorder.called.update(names)
-    op = Decode(*names, start, end, longest, len(given))
-    return recorder.made(op, given, (node.shape[1], longest), INT)
+    op = Decode(*names, start, end, longest, len(given), query)
+    return recorder.made(op, (*seen, *given), (node.shape[1], longest), INT)
+
+
+def looked_at(
+    recorder: Recorder, attention: Attention | None, head: nn.Linear
+) -> tuple[str, tuple[Node, ...]]:
+    """The layer that asks, keys (B, T, A) and votes (B, T, V)."""
+    if attention is None:
+        return "", ()
+    if attention.mask is not None:
+        if not recorder.lenient:
+            raise Refused("greedy_decode() looks only where the mask of its attention says")
+        recorder.unknown("it says which steps count", [attention.mask])
+    query, widths = known(recorder, attention.query), (attention.query.out_features, head.out_features)
+    recorder.called.add(query)
+    for value, width in zip((attention.keys, attention.votes), widths):
+        needs(value, (BATCH, TIME, width))
+    keys, votes = recorder.node(attention.keys), recorder.node(attention.votes)
+    for node, width in zip((keys, votes), widths):
+        if node.rank != 3:
+            raise Impossible
+        matched(node.shape[2], width)
+        unified(node.shape[1], keys.shape[1])
+    return query, (keys, votes)
 
 
 def known(recorder: Recorder, module: nn.Module) -> str:

@@ -133,9 +133,11 @@ class LastState(Operation):
 
 @dataclass(frozen=True)
 class Decode(Operation):
-    """h (L, B, H) [, c] -> ids (B, longest): a layer of one direction that reads its own answers.
+    """[keys (B, T, A), votes (B, T, V),] h (L, B, H) [, c] -> ids (B, longest): a layer reads its own answers.
 
-        y_k = argmax head(layer(embedding(y_{k-1})))      y_0 = start; the first one, if several are largest
+        o_k = layer(embedding(y_{k-1}))                   y_0 = start; one direction
+        y_k = argmax head(o_k) [+ sum_t a_kt votes_t]     the first one, if several are largest
+        a_k = softmax over t of query(o_k) . keys_t
 
     From the first `end` on, which is part of the answer, everything is `end`; -1: no symbol ends it.
     """
@@ -146,8 +148,9 @@ class Decode(Operation):
     start: int
     end: int
     longest: int
-    states: int = 1  # how many inputs there are: h, or h and c
-    streams: ClassVar[str] = "yes: it decodes what was read so far"
+    states: int = 1  # how many of the inputs, the last ones, are first states: h, or h and c
+    query: str = ""  # the layer that looks for keys; without there are neither keys nor votes
+    streams: ClassVar[str] = "yes: it decodes what was read so far; not with keys and votes"
 
 
 @dataclass(frozen=True)

@@ -238,18 +238,23 @@ class Follower:
                     self.expose([trail], f"it starts the state of {name}", proven=True)
 
     def decode(self, node: Node, op: ops.Decode) -> tuple[Trail, ...]:
-        """The layer reads the embedding, the head reads the layer, and all that the head says is weighed."""
-        name, head = self.prefix + op.module, self.prefix + op.head
+        """The layer reads the embedding, head and query read the layer, and all that they say is weighed."""
+        name = self.prefix + op.module
+        heads = [self.prefix + head for head in (op.head, op.query) if head]
         columns = [
             (m, self.prefix + op.embedding) for m in input_matrices(self.model.get_submodule(name), name)
         ]
-        for matrix, read in (*columns, (joined(head, "weight"), name)):
+        for matrix, read in (*columns, *((joined(head, "weight"), name) for head in heads)):
             (block,) = output_blocks(self.by_name, read)
             self.found.reads.append(Read(matrix, 0, block.name, 0, block.width, keeps_zero=True))
-        self.start(name, node.inputs)
+        seen, states = node.inputs[: -op.states], node.inputs[-op.states :]
+        self.start(name, states)
         why = f"greedy_decode() answers with the largest of it ({node.line})"
-        self.found.exposed.setdefault(head, why + self.condition)
-        self.found.proven.setdefault(head, why)
+        for source in seen:
+            self.expose(self.trails[source], why, proven=True)
+        for head in heads:
+            self.found.exposed.setdefault(head, why + self.condition)
+            self.found.proven.setdefault(head, why)
         return ()
 
     def handed_over(self, trail: Trail, own: Trail) -> list[HandOver]:

@@ -182,7 +182,8 @@ class Network:
     (T, B, n_in) or int64 ids (T, B), y float32 (T, B, width) or (B, width) if `final`, batch_first swaps T and B;
     state float32 (batch * state_size), read and overwritten; lengths int32 (B) or None. Arrays are anything with a
     buffer, or addresses, of which nothing is checked. Calls with different states may run at the same time.
-    `decode(state, ids, batch, start, end, longest, threads)` lets it read its own answers: ids int64 (B, longest).
+    `decode(state, ids, batch, start, end, longest, threads, keys, votes, things)` lets it read its own answers: ids
+    int64 (B, longest). It may look at things with keys and votes, by a query that the head gives behind the scores.
     """
 
     def __init__(

@@ -137,7 +137,8 @@ class Prepared:
         if isinstance(op, ops.Decode):
             decoder = Decoder(self.model, op, self.fold_embedding, self.weights)
             begin = self.beginning(node, decoder.layer)
-            return lambda inputs, call: decoder(begin(inputs, call), call.threads)
+            seen = len(node.inputs) - op.states
+            return lambda inputs, call: decoder(inputs[:seen], begin(inputs, call), call.threads)
         if (plain := plain_layer(op, self.model, self.weights)) is not None:
             return lambda inputs, _: plain(inputs[0])
         return lambda inputs, call: computed(node, inputs, call.letters)

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gatewise.nn import GRU, LSTM, Recurrent, greedy_decode
+from gatewise.nn import GRU, LSTM, Attention, Recurrent, greedy_decode
 
 CELLS: dict[str, type[Recurrent]] = {"LSTM": LSTM, "GRU": GRU}
 State = Tensor | tuple[Tensor, ...]
@@ -207,7 +207,8 @@ class Pronouncer(TaskModel):
     A call answers: the decoder reads its own phonemes. With `phonemes` (B, L) it gives scores of each of them,
     (B, L, phonemes), with those before it given; only then there is dropout. With a bidirectional encoder `bridge`
     makes the state of both directions one. `backwards`, the encoder ends with the first letter, which the first
-    phoneme needs.
+    phoneme needs. With `attention` the decoder looks at the encoder's outputs: each letter votes for phonemes, and is
+    found by a key of so many numbers.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class Pronouncer(TaskModel):
         gate_activation: str = "sigmoid",
         bidirectional: bool = False,
         backwards: bool = False,
+        attention: int = 0,
     ) -> None:
         super().__init__(
             letters=letters,
@@ -240,6 +242,7 @@ class Pronouncer(TaskModel):
             gate_activation=gate_activation,
             bidirectional=bidirectional,
             backwards=backwards,
+            attention=attention,
         )
         self.start, self.end, self.longest, self.backwards = start, end, longest, backwards
         stack: dict[str, Any] = {"batch_first": True, "gate_activation": gate_activation}
@@ -251,38 +254,48 @@ class Pronouncer(TaskModel):
         self.decoder = recurrent(cell, embedding, hidden, layers, **stack)
         self.drop = nn.Dropout(dropout)
         self.fc = nn.Linear(hidden, phonemes)
+        if attention:
+            self.query = nn.Linear(hidden, attention)
+            self.key = nn.Linear(self.encoder.hidden_size * (1 + bidirectional), attention)
+            self.vote = nn.Linear(self.key.in_features, phonemes)
 
     # With a star: back ends, which only answer, take any argument that may be None for one of theirs.
     def forward(self, letters: Tensor, mask: Tensor | None = None, *phonemes: Tensor) -> Tensor:
         if phonemes:
             return self.taught(letters, mask, *phonemes)
+        state, attention = self.read_word(self.emb(letters), mask)
         return greedy_decode(
             self.phoneme_emb,
             self.decoder,
             self.fc,
-            self.read_word(self.emb(letters), mask),
+            state,
             start=self.start,
             end=self.end,
             longest=self.longest,
+            attention=attention,
         )
 
     def taught(self, letters: Tensor, mask: Tensor | None, phonemes: Tensor) -> Tensor:
-        state = self.read_word(self.drop(self.emb(letters)), mask)
+        state, attention = self.read_word(self.drop(self.emb(letters)), mask)
         before = torch.cat([torch.full_like(phonemes[:, :1], self.start), phonemes[:, :-1]], dim=1)
-        out, _ = self.decoder(self.drop(self.phoneme_emb(before)), state)
-        scores: Tensor = self.fc(self.drop(out))
-        return scores
+        out = self.drop(self.decoder(self.drop(self.phoneme_emb(before)), state)[0])
+        scores: Tensor = self.fc(out)
+        return scores if attention is None else scores + attention(out)
 
-    def read_word(self, x: Tensor, mask: Tensor | None) -> State:
-        """The last state of the encoder, as the decoder takes it."""
+    def read_word(self, x: Tensor, mask: Tensor | None) -> tuple[State, Attention | None]:
+        """The last state of the encoder, as the decoder takes it, and what the decoder looks at."""
         if self.backwards:
             x, mask = x.flip(1), None if mask is None else mask.flip(1)
-        state: State = (self.encoder(x) if mask is None else self.encoder(x, mask=mask))[1]
+        out, state = self.encoder(x) if mask is None else self.encoder(x, mask=mask)
+        attention = None
+        if self._config["attention"]:
+            seen = self.drop(out)
+            attention = Attention(self.query, self.key(seen), self.vote(seen), mask)
         if not len(self.bridge):
-            return state
+            return state, attention
         parts = (state,) if isinstance(state, Tensor) else state
         mixed = tuple(
             bridge(torch.cat([part[0::2], part[1::2]], dim=-1)).tanh()
             for bridge, part in zip(self.bridge, parts)
         )
-        return mixed if len(mixed) > 1 else mixed[0]
+        return mixed if len(mixed) > 1 else mixed[0], attention

@@ -50,6 +50,7 @@ class Model:
     cell: Literal["LSTM", "GRU"] = "LSTM"
     bidirectional: bool = False  # g2p: the encoder
     backwards: bool = False  # g2p: the encoder begins with the last letter
+    attention: int = 0  # g2p: the decoder looks at all letters, by keys of so many numbers
     gates: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"  # classification; language models have sigmoid
     init: Literal["uniform", "glorot", "orthogonal", "torch"] = "uniform"
     init_range: float = 0.1  # of "uniform"
@@ -213,7 +214,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 0": (
         lambda value: value >= 0,
         "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
-        "train.test_every train.shrink_every train.average refit.epochs refit.after refit.average budget.begin",
+        "train.test_every train.shrink_every train.average refit.epochs refit.after refit.average budget.begin "
+        "model.attention",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
@@ -236,7 +238,7 @@ READERS = {
     "csv": "data.text_column data.label_column",
     "word-ptb words imdb agnews csv g2p": "model.embedding",
     "word-ptb words imdb agnews csv npz g2p": "model.dropout refit.dropout",
-    "g2p": "model.bidirectional model.backwards",
+    "g2p": "model.bidirectional model.backwards model.attention",
     "group-lasso": "sparsify.l1 sparsify.group sparsify.threshold sparsify.l1_on_output sparsify.update",
     "variational": "sparsify.noise sparsify.output_noise sparsify.word_variables sparsify.kl sparsify.snr_threshold "
     "sparsify.log_sigma sparsify.warm_up_epochs",

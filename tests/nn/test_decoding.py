@@ -55,6 +55,29 @@ def test_it_is_the_equation(kind: Any, layers: int, batch_first: bool) -> None:
     assert len(ids.unique(dim=0)) > 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention_is_the_equation(kind: Any, batch_first: bool) -> None:
+    """Each step adds what the things vote for, weighed by how their keys fit the query; masked ones have no vote."""
+    embedding, rnn, head = parts(kind, batch_first=batch_first)
+    query, state = nn.Linear(8, 3), states(rnn, 9)
+    keys, votes = torch.randn(9, 4, 3), 3 * torch.randn(9, 4, 6)
+    lengths = torch.arange(9) % 4 + 1
+    mask = torch.arange(4) < lengths[:, None]
+    attention = gw.nn.Attention(query, keys, votes, mask)
+    ids = gw.nn.greedy_decode(embedding, rnn, head, state, start=1, end=2, longest=7, attention=attention)
+    for b, n in enumerate(lengths):
+
+        class Voted(nn.Module):
+            def forward(self, o: Tensor, b: int = b, n: int = int(n)) -> Tensor:
+                shares = torch.stack([query(o) @ key for key in keys[b, :n]]).exp()
+                return head(o) + sum(s * v for s, v in zip(shares / shares.sum(), votes[b, :n]))
+
+        own = tuple(s[:, b : b + 1] for s in state) if isinstance(state, tuple) else state[:, b : b + 1]
+        assert torch.equal(ids[b : b + 1], one_by_one(embedding, rnn, Voted(), own, 1, 2, 7))
+    assert len(ids.unique(dim=0)) > 2
+
+
 def test_it_stops_when_all_have_ended() -> None:
     """Steps that no answer needs are not taken, and none is for an empty batch."""
     embedding, rnn, head = parts()
@@ -67,6 +90,16 @@ def test_it_stops_when_all_have_ended() -> None:
     assert len(seen) == 1
     ids = gw.nn.greedy_decode(embedding, rnn, head, states(rnn, 0), start=1, end=2, longest=5)
     assert ids.shape == (0, 5)
+
+
+def looking(**changed: Any) -> gw.nn.Attention:
+    """At five things, of three sequences."""
+    given: dict[str, Any] = {
+        "query": nn.Linear(8, 2),
+        "keys": torch.zeros(3, 5, 2),
+        "votes": torch.zeros(3, 5, 6),
+    }
+    return gw.nn.Attention(**(given | changed))
 
 
 @pytest.mark.parametrize(
@@ -86,6 +119,18 @@ def test_it_stops_when_all_have_ended() -> None:
         ({"state": torch.zeros(2, 8)}, r"must be \(layers, B, neurons\), here \(1, 'B', 8\), got \(2, 8\)"),
         ({"state": torch.zeros(2, 3, 8)}, r"here \(1, 3, 8\), got \(2, 3, 8\)"),
         ({"state": (torch.zeros(1, 3, 8),) * 2}, "state must be one tensor h"),
+        ({"attention": looking(query=nn.Linear(7, 2))}, "rnn has 8 neurons, but attention.query reads 7"),
+        ({"attention": looking(query=nn.ReLU())}, "attention.query must be an nn.Linear, got ReLU"),
+        (
+            {"attention": looking(keys=torch.zeros(3, 5, 3))},
+            r"keys must be .* here \(3, 5, 2\), got \(3, 5, 3\)",
+        ),
+        (
+            {"attention": looking(votes=torch.zeros(3, 4, 6))},
+            r"votes must be .* here \(3, 5, 6\), got \(3, 4, 6\)",
+        ),
+        ({"attention": looking(keys=torch.zeros(3, 0, 2))}, r"at least one thing, here \(3, 0, 2\)"),
+        ({"attention": looking(mask=torch.zeros(3, 5))}, "mask must be bool, got torch.float32"),
     ],
 )
 def test_bad_input_is_one_sentence(change: dict[str, Any], message: str) -> None:

@@ -87,6 +87,23 @@ def test_who_reads_whom() -> None:
     assert list(graph.exposed) == ["a.fc"]
 
 
+def test_who_reads_whom_with_attention() -> None:
+    """The query reads the layer beside the head; keys and votes read the encoder, and are weighed whole."""
+    graph = find_readers(speller(way="attention", hidden=5))
+    read = {read.matrix for read in graph.reads_of("decoder.l0")}
+    assert read == {"fc.weight", "query.weight", "decoder.weight_hh_l0"}
+    read = {read.matrix for read in graph.reads_of("encoder.l0")}
+    assert read == {"key.weight", "vote.weight", "encoder.weight_hh_l0"}
+    assert sorted(graph.exposed) == ["fc", "key", "query", "vote"]
+
+
+def test_attention_reads_whole_words() -> None:
+    """Letters to come have votes, too."""
+    engine = gw.Engine(speller(way="attention", hidden=5))
+    with pytest.raises(TypeError, match="every answer depends on steps to come"):
+        engine.step(torch.zeros(1, dtype=torch.int64))
+
+
 def test_a_symbol_that_always_scores_zero_may_win() -> None:
     """Its row of the head is cut, its zero is not; of equals the first one wins."""
     model = speller()
@@ -162,10 +179,34 @@ def test_the_kernel_checks_what_it_is_given() -> None:
     network = Decoder(model, Decode("phones", "decoder", "fc", START, END, 3), None).layer.network
     state, ids = network.zero_state(1), np.empty((1, 3), np.int64)
     with pytest.raises(ValueError, match=r"start 7 or end 2 is outside 0\.\.6"):
-        network.decode(state, ids, 1, 7, 2, 3, 1)
+        network.decode(state, ids, 1, 7, 2, 3, 1, None, None, 0)
     with pytest.raises(ValueError, match="ids: expected 4 items, got 3"):
-        network.decode(state, ids, 1, 1, 2, 4, 1)
-    with pytest.raises(TypeError, match="takes 7 arguments"):
+        network.decode(state, ids, 1, 1, 2, 4, 1, None, None, 0)
+    with pytest.raises(TypeError, match="takes 10 arguments"):
         network.decode(state)
+    keys = np.zeros((1, 2, 3), np.float32)
+    with pytest.raises(
+        TypeError, match="decode\\(\\) with keys needs a network from words to scores of words and a query"
+    ):
+        network.decode(state, ids, 1, 1, 2, 3, 1, keys, keys, 2)
     with pytest.raises(TypeError, match="needs a network from words to scores of words"):
-        RecurrentLayer(model.encoder, "encoder").network.decode(state, ids, 1, 1, 2, 3, 1)
+        RecurrentLayer(model.encoder, "encoder").network.decode(state, ids, 1, 1, 2, 3, 1, None, None, 0)
+
+
+def test_the_kernel_checks_what_it_looks_at() -> None:
+    """Keys and votes of as many things as are said, and a head that asks."""
+    model = speller(way="attention", hidden=5)
+    network = Decoder(
+        model, Decode("phones", "decoder", "fc", START, END, 3, query="query"), None
+    ).layer.network
+    state, ids = network.zero_state(1), np.empty((1, 3), np.int64)
+    keys, votes = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 7), np.float32)
+    network.decode(state, ids, 1, 1, 2, 3, 1, keys, votes, 2)
+    with pytest.raises(ValueError, match="keys: expected 9 items, got 6"):
+        network.decode(state, ids, 1, 1, 2, 3, 1, keys, votes, 3)
+    with pytest.raises(ValueError, match="votes: expected 14 items, got 6"):
+        network.decode(state, ids, 1, 1, 2, 3, 1, keys, keys, 2)
+    with pytest.raises(ValueError, match="things"):
+        network.decode(state, ids, 1, 1, 2, 3, 1, keys, votes, 0)
+    with pytest.raises(TypeError, match="needs a network from words to scores of words"):
+        network.decode(state, ids, 1, 1, 2, 3, 1, None, None, 0)

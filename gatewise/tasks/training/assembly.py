@@ -225,6 +225,7 @@ def sequence_model(m: Model, corpus: TextData | SeriesData | WordData) -> TaskMo
             m.embedding,
             bidirectional=m.bidirectional,
             backwards=m.backwards,
+            attention=m.attention,
             **stack,
         )
     if isinstance(corpus, TextData):
