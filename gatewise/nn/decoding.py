@@ -28,7 +28,8 @@ class Attention(NamedTuple):
         scores = self.query(output) @ self.keys.mT
         if self.mask is not None:
             scores = scores.masked_fill(~self.mask.unsqueeze(1), -torch.inf)
-        return scores.softmax(-1) @ self.votes
+        votes: Tensor = scores.softmax(-1) @ self.votes
+        return votes
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.keys, self.votes) if self.mask is None else (self.keys, self.votes, self.mask)

@@ -211,6 +211,8 @@ class Pronouncer(TaskModel):
     found by a key of so many numbers.
     """
 
+    drops_between_layers = True
+
     def __init__(
         self,
         letters: int,
@@ -246,6 +248,7 @@ class Pronouncer(TaskModel):
         )
         self.start, self.end, self.longest, self.backwards = start, end, longest, backwards
         stack: dict[str, Any] = {"batch_first": True, "gate_activation": gate_activation}
+        stack["dropout"] = dropout if layers > 1 else 0.0
         self.emb = nn.Embedding(letters, embedding)
         self.encoder = recurrent(cell, embedding, hidden, layers, bidirectional=bidirectional, **stack)
         parts = self.encoder.cell.n_states if bidirectional else 0

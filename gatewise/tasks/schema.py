@@ -151,6 +151,14 @@ class Refit:
 
 
 @dataclass(frozen=True)
+class Teaching:
+    """A trained network whose answers are a part of what this one learns, in [train] and [refit]."""
+
+    run: str | None = None  # the folder of a finished run on the same data
+    share: float = 0.5  # of its answers in the loss; the rest is the data's
+
+
+@dataclass(frozen=True)
 class Recipe:
     name: str
     title: str
@@ -160,6 +168,7 @@ class Recipe:
     train: Train
     budget: Budget = field(default_factory=Budget)
     refit: Refit = field(default_factory=Refit)
+    teacher: Teaching = field(default_factory=Teaching)
     expect: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,6 +204,7 @@ SECTIONS: dict[str, type[Any]] = {
     "train": Train,
     "budget": Budget,
     "refit": Refit,
+    "teacher": Teaching,
 }
 DEFAULTS = {
     f"{section}.{key.name}": key.default
@@ -219,6 +229,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
+    "in (0, 1]": (lambda value: 0 < value <= 1, "teacher.share"),
     "in [0, 1)": (lambda value: 0 <= value < 1, "model.dropout refit.dropout"),
     "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),

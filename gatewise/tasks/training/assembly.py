@@ -36,6 +36,7 @@ from gatewise.tasks.training.objectives import Objective
 from gatewise.tasks.training.pronouncing import Pronouncing
 from gatewise.tasks.training.ranks import Ranks, Share
 from gatewise.tasks.training.step import Sparsifier, TrainStep
+from gatewise.tasks.training.teacher import Teacher, make_teacher
 
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it
 EVALUATION_ROWS = {"cpu": 256, "cuda": 2048}
@@ -82,7 +83,8 @@ def assemble(
             model.get_parameter("emb.weight").copy_(rows)
     model = model.to(device).train()
     sparsifier = make_sparsifier(recipe, model, feeds.n_train, feeds.train.n_batches)
-    made = assembled(model, sparsifier, objective, feeds, recipe.train, device, graph)
+    teacher = make_teacher(recipe.teacher, corpus, feeds.train, device)
+    made = assembled(model, sparsifier, objective, feeds, recipe.train, device, graph, teacher=teacher)
     return replace(made, budget=make_budget(recipe, sparsifier, feeds.train.n_batches))
 
 
@@ -95,6 +97,7 @@ def assembled(
     device: torch.device,
     graph: bool,
     optimizer: torch.optim.Optimizer | None = None,
+    teacher: Teacher | None = None,
 ) -> Assembly:
     """With a new optimiser, if none goes on, and steps that are still to be captured, for tensors are built in."""
     step = TrainStep(
@@ -106,6 +109,7 @@ def assembled(
         clip=train.clip,
         window_sum=train.loss == "window-sum",
         device=device,
+        teacher=teacher,
     )
     # A decoder asks the device whether all words have ended: that cannot be captured.
     fixed = graph and not isinstance(objective, Pronouncing)
@@ -125,8 +129,9 @@ def refitted(
     if recipe.refit.dropout is not None:
         first.model.set_dropout(recipe.refit.dropout)
     return assembled(
-        first.model, sparsifier, first.objective, first.feeds, recipe.refit_train(), device, graph
-    )
+        first.model, sparsifier, first.objective, first.feeds, recipe.refit_train(), device, graph,
+        teacher=first.step.teacher,
+    )  # fmt: skip
 
 
 def shrunk(recipe: Recipe, before: Assembly, device: torch.device, graph: bool) -> Assembly:
@@ -136,9 +141,9 @@ def shrunk(recipe: Recipe, before: Assembly, device: torch.device, graph: bool) 
     if before.budget is not None:
         assert isinstance(sparsifier, GroupLasso)
         before.budget.follow(sparsifier)
-    optimizer = before.step.optimizer
+    optimizer, teacher = before.step.optimizer, before.step.teacher
     made = assembled(
-        before.model, sparsifier, before.objective, feeds, recipe.train, device, graph, optimizer
+        before.model, sparsifier, before.objective, feeds, recipe.train, device, graph, optimizer, teacher
     )
     return replace(made, budget=before.budget)
 

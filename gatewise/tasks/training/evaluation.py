@@ -13,10 +13,10 @@ from gatewise.nn.lookup import evaluating
 from gatewise.readers import ReaderGraph
 from gatewise.report import Counts, count
 from gatewise.structure import one_pass
+from gatewise.tasks.training.carried import CarriedState
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.graph import Replayed
 from gatewise.tasks.training.objectives import Objective
-from gatewise.tasks.training.step import CarriedState
 
 
 class EvaluationStep:

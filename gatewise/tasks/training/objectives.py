@@ -85,6 +85,15 @@ class Objective:
         p = self.clip_probabilities
         return -(log_p.clamp(math.log(p), math.log1p(-p)) if p else log_p)
 
+    def differences(self, output: Tensor, wanted: Tensor) -> Tensor:
+        """One loss per target, in the shape of `losses`, where the target is another network's output."""
+        if self.kind == "numbers":
+            return self.losses(output, wanted)
+        if output.shape[-1] == 1:
+            p, score = wanted[..., 0].sigmoid(), output[..., 0]
+            return F.binary_cross_entropy_with_logits(score, p, reduction="none")
+        return -(wanted.softmax(-1) * output.log_softmax(-1)).sum(-1)
+
     def sums(self, output: Tensor, batch: Fed) -> Tensor:  # (n_sums,) float64
         """What a split adds up, without gradients; a tensor, so that nothing waits for the device."""
         losses, weight = self.losses(output, batch.targets), batch.weight

@@ -35,7 +35,7 @@ def content_of(run: Run) -> dict[str, Any]:
         "model": run.model.state_dict(),
         "optimizer": step.optimizer.state_dict(),
         "step": {"k": step.k, "sums": ranks.total(step.sums), "bad": step.bad},
-        "state": [] if step.state is None else [ranks.gathered(part, STREAMS) for part in step.state.parts],
+        "state": [ranks.gathered(part, STREAMS) for state in step.carried for part in state.parts],
         "rng": stacked(ranks, torch.get_rng_state()),
         "ranks": ranks.size,
     }
@@ -94,9 +94,9 @@ def restore_step(run: Run, content: dict[str, Any]) -> None:
         getattr(step, name).copy_(value)
     if not run.ranks.is_first:
         step.sums.zero_()  # the first has those of all
-    if step.state is not None:
-        for part, value in zip(step.state.parts, content["state"], strict=True):
-            part.copy_(run.ranks.own(value, STREAMS))
+    parts = [part for state in step.carried for part in state.parts]
+    for part, value in zip(parts, content["state"], strict=True):
+        part.copy_(run.ranks.own(value, STREAMS))
 
 
 def stacked(ranks: Ranks, state: Tensor) -> Tensor:

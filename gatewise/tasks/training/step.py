@@ -1,6 +1,7 @@
 """One update as device operations only, so that it can be captured and replayed as it stands.
 
-    loss = sum(w l) / sum(w) + penalty          or sum(w l) / B + penalty, summed over the window
+    loss = sum(w l) / sum(w) + penalty          or sum(w l) / B + penalty, summed over the window; l with a
+                                                teacher's share, if there is one
     clip the norm of all gradients, update, then what the sparsifier does after an update (threshold)
 
 Everything that changes from update to update is a tensor in a fixed place: the number of the batch, the learning
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.sparsify import GroupLasso, Refit, Variational
-from gatewise.tasks.models import State, stack_of
+from gatewise.tasks.training.carried import CarriedState
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.objectives import Objective
 from gatewise.tasks.training.ranks import Share
+from gatewise.tasks.training.teacher import Teacher
 
 Sparsifier = GroupLasso | Variational | Refit
 
@@ -44,27 +46,6 @@ def make_optimizer(kind: str, params: list[nn.Parameter], lr: Tensor) -> torch.o
     return torch.optim.Adam(params, lr=lr, fused=True, capturable=lr.is_cuda)
 
 
-class CarriedState:
-    """The state a language model hands from window to window, in one place."""
-
-    def __init__(self, model: nn.Module, batch_size: int, device: torch.device) -> None:
-        rnn = stack_of(model)
-        shape = (rnn.num_layers, batch_size, rnn.hidden_size)
-        self.parts = [torch.zeros(shape, device=device) for _ in range(rnn.cell.n_states)]
-
-    def given(self) -> State:
-        return tuple(self.parts) if len(self.parts) > 1 else self.parts[0]
-
-    def keep(self, after: State | None) -> None:
-        assert after is not None
-        for part, new in zip(self.parts, [after] if isinstance(after, Tensor) else after):
-            part.copy_(new.detach())
-
-    def zero(self) -> None:
-        for part in self.parts:
-            part.zero_()
-
-
 class TrainStep:
     """Call it once per update. `begin` starts an epoch, `sums` and `bad` tell about it."""
 
@@ -79,7 +60,9 @@ class TrainStep:
         clip: float | None,
         window_sum: bool,
         device: torch.device,
+        teacher: Teacher | None = None,
     ) -> None:
+        self.teacher = teacher
         self.model, self.sparsifier, self.objective, self.feed = model, sparsifier, objective, feed
         self.clip, self.window_sum = clip, window_sum
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -101,15 +84,24 @@ class TrainStep:
         self.k.zero_()
         self.sums.zero_()
         self.bad.fill_(self.feed.n_batches)
-        if self.state is not None:
-            self.state.zero()
+        for state in self.carried:
+            state.zero()
+
+    @property
+    def carried(self) -> list[CarriedState]:
+        """What goes on from window to window: the network's state, and its teacher's."""
+        taught = None if self.teacher is None else self.teacher.state
+        return [state for state in (self.state, taught) if state is not None]
 
     def __call__(self) -> None:
         batch = self.feed.fetch(self.k)
         output, after = self.objective.run(
             self.model, batch, None if self.state is None else self.state.given()
         )
-        total = (batch.weight * self.objective.losses(output, batch.targets)).sum()
+        losses = self.objective.losses(output, batch.targets)
+        if self.teacher is not None:
+            losses = self.teacher.shared(losses, output, batch, self.objective)
+        total = (batch.weight * losses).sum()
         weight = batch.weight.sum()
         over = self.feed.batch_size if self.window_sum else weight
         if self.ranks is not None and batch.whole is not None and not self.window_sum:
