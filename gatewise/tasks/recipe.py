@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.tasks.schema import (
+    BUDGETS,
     DEFAULTS,
     OWN_DATA,
     PAPER_DATA,
@@ -48,10 +49,11 @@ def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """A packaged recipe by name, or a file; `changes` are `section.key=value`, the section may be left out."""
     path = _find(name_or_path)
     own, base = _read(path)
-    content = {"name": path.stem, **_over(base, own)}
+    content, asked = {"name": path.stem, **_over(base, own)}, dict[str, Any]()
     data = (base or content).get("data")
     before = data.get("task") if isinstance(data, dict) else None
-    changed = {apply_change(content, change): change for change in changes}
+    changed = {apply_change(asked, change): change for change in changes}
+    content = _over(content, {"name": content["name"], **asked})
     try:
         recipe = parse(content)
     except RecipeError as error:
@@ -101,12 +103,16 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dic
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of a section one by one, the rest whole: expected numbers belong together. A name is a file's own."""
+    """Keys of a section one by one, the rest whole: expected numbers belong together. A name is a file's own.
+
+    There is one budget: of weights, say. Who names another one means it instead.
+    """
     both = {**base, **own}
     for name in SECTIONS:
         theirs, ours = base.get(name), own.get(name)
         if isinstance(theirs, dict) and isinstance(ours, dict):
-            both[name] = {**theirs, **ours}
+            replaced = BUDGETS if name == "budget" and set(BUDGETS) & set(ours) else ()
+            both[name] = {**{key: theirs[key] for key in theirs if key not in replaced}, **ours}
     if "name" not in own:
         both.pop("name", None)
     return both

@@ -111,6 +111,9 @@ class Train:
     seed: int = 0
 
 
+BUDGETS = ("gates", "neurons", "weights", "bytes")
+
+
 @dataclass(frozen=True)
 class Budget:
     """How large the network may be when [train] ends: one of the four, a number or, with a point, a part of all."""
@@ -124,7 +127,7 @@ class Budget:
     precision: Literal["float32", "int8"] = "float32"  # of the export, for bytes
 
     def wanted(self) -> dict[str, float]:
-        four = {key: getattr(self, key) for key in ("gates", "neurons", "weights", "bytes")}
+        four = {key: getattr(self, key) for key in BUDGETS}
         return {key: value for key, value in four.items() if value is not None}
 
 
