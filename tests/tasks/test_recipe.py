@@ -312,6 +312,17 @@ def test_a_base_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
     assert parse(tomllib.loads(recipe.dump(got))) == got
 
 
+def test_another_budget_takes_the_place_of_the_recipes(tmp_path: Path) -> None:
+    """There is one budget; who names bytes does not have to know how to take back weights. Two at once are refused."""
+    assert set(recipe.load("g2p-prune-wgn").budget.wanted()) == {"weights"}
+    asked = recipe.load("g2p-prune-wgn", ["budget.bytes=100_000"]).budget
+    assert (asked.wanted(), asked.end) == ({"bytes": 100_000}, 0.7)
+    mine = write(tmp_path / "mine.toml", 'base = "g2p-prune-wgn"\n[budget]\ngates = 90\n')
+    assert recipe.load(mine).budget.wanted() == {"gates": 90}
+    with pytest.raises(RecipeError, match="has gates and bytes; keep one of them"):
+        recipe.load("g2p-prune-wgn", ["budget.bytes=100_000", "budget.gates=3"])
+
+
 def test_a_base_of_the_papers_on_own_data(tmp_path: Path) -> None:
     """Its numbers are not those of the paper's data; a title of one's own stays."""
     text = 'base = "imdb-bayes-wgn"\n[data]\ntask = "csv"\npath = "mails.csv"\n'
