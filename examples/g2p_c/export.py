@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
 
 import gatewise as gw
 from gatewise.export.goldenprogram import rounded_layers
 from gatewise.tasks.data.encoding import Encoding
 from gatewise.tasks.data.pronunciation import END, LETTER_END
 from gatewise.tasks.finished.opened import open_run
+from gatewise.tasks.models import Pronouncer
 
 HERE = Path(__file__).parent
 PROGRAM = ("g2p.h", "g2p.c", "main.c", "Makefile")
@@ -29,11 +29,14 @@ WORDS = "gatewise sparse neuron gate phoneme through though knight a strengths q
 
 
 def export(
-    model: nn.Module, encoding: Encoding, folder: Path, weights: str = "int8", words: Sequence[str] = WORDS
+    model: Pronouncer, encoding: Encoding, folder: Path, weights: str = "int8", words: Sequence[str] = WORDS
 ) -> gw.export.CSource:
     """Write the folder: the network in model/, letters and phonemes, golden words, and the program around them."""
     small = gw.compress(model.eval())
-    made = gw.export.to_c(small, folder / "model", name="network", weights=weights)
+    # A word that is read both ways, or looked at again, is held whole: all its letters and the end.
+    whole = model.encoder.bidirectional or model.config()["attention"]
+    block = encoding.max_len + 1 if whole and encoding.max_len else None
+    made = gw.export.to_c(small, folder / "model", name="network", weights=weights, block=block)
     answering = rounded_layers(small) if weights == "int8" else small
     with torch.no_grad():
         ids = {word: answering(torch.from_numpy(encoding.encode(word))[None])[0].numpy() for word in words}
@@ -75,7 +78,7 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true")
     given = parser.parse_args()
     run = open_run(given.run)
-    if run.encoding is None or run.encoding.kind != "spellings":
+    if run.encoding is None or run.encoding.kind != "spellings" or not isinstance(run.model, Pronouncer):
         parser.error(f"{given.run}: is no run of the task g2p.")
     given.folder.mkdir(parents=True, exist_ok=True)
     made = export(run.model, run.encoding, given.folder, "float32" if given.float32 else "int8")

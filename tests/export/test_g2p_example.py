@@ -18,16 +18,21 @@ from gatewise.tasks.models import Pronouncer
 EXAMPLE = Path(__file__).parents[2] / "examples" / "g2p_c"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+ATTENTIVE = {"layers": 2, "bidirectional": True, "attention": 4}
+
+
+@pytest.fixture(scope="module", params=[{}, ATTENTIVE], ids=["plain", "attentive"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of a small speller that nobody trained: what it says is nonsense, and always the same."""
     torch.manual_seed(3)
-    model = Pronouncer(len(LETTERS), len(PHONEMES), START, END, 20, embedding=8, hidden=12).eval()
+    sizes = {"embedding": 8, "hidden": 12, **request.param}
+    model = Pronouncer(len(LETTERS), len(PHONEMES), START, END, 20, **sizes).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.7)
         model.decoder.get_parameter("weight_hh_l0")[:, ::3] = 0
-        model.fc.weight[:, ::3] = 0
+        for reader in (model.fc, *([model.query] if request.param else [])):
+            reader.weight[:, ::3] = 0
     saved, made = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("g2p") / "made"
     gw.save(model, saved / "model")
     save_encoding(Encoding("spellings", LETTERS, max_len=22, classes=PHONEMES), saved / "model")
