@@ -7,6 +7,8 @@
 2. folds each embedding into the matrix that reads it, which changes no answer, and cuts what is unread then
 3. makes the rest sparse by fine-tuning with a budget, and refits it
 4. prints error, weights, bytes and time a word of every form, one thread, words one by one
+
+With --runs DENSE SPARSE, two runs of the task g2p, step 4 compares these with g2p_en instead.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from gatewise.tasks.data.pronunciation import (
     pronounced,
     spelled,
 )
+from gatewise.tasks.finished.opened import open_run
 from gatewise.tasks.models import Pronouncer
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import WordFeed
@@ -203,35 +206,45 @@ def row(word: str) -> np.ndarray:
     return np.array([spelled(word, MAX_LETTERS)], np.int64)
 
 
-def engine_form(model: nn.Module) -> Callable[[str], Any]:
-    engine = gw.Engine(model, threads=1)
+def engine_form(model: nn.Module, **options: Any) -> Callable[[str], Any]:
+    engine = gw.Engine(model, threads=1, **options)
     return lambda word: engine(row(word))
 
 
 def compare(network: Any, dense: Pronouncer, small: nn.Module, data: WordData, words: Sequence[str]) -> None:
+    """Errors on test words, weights, bytes, and microseconds a word."""
+    published, narrow = imported(network), rounded_model(small).eval()
     with tempfile.TemporaryDirectory() as folder:
-        forms: dict[str, Callable[[str], Any]] = {"g2p_en, NumPy": network.predict}
-        if run := onnx_form(dense, Path(folder)):
-            forms["ONNX Runtime, dense"] = run
-        forms |= {"engine, dense": engine_form(dense), "engine, sparse": engine_form(small)}
+        run = onnx_form(dense, Path(folder))
+        forms = {
+            "g2p_en, NumPy": network.predict,
+            **({"ONNX Runtime, dense": run} if run else {}),
+            "engine, dense": engine_form(dense),
+            "engine, sparse": engine_form(small),
+            "engine, sparse, int8": engine_form(small, weights="int8"),
+        }
         microseconds(forms, words[:20])  # warm-up, thrown away
         times = microseconds(forms, words)
-        exported = {
-            name: gw.export.to_c(small, Path(folder) / kind, weights=kind).flash_bytes
-            for name, kind in (("engine, sparse", "float32"), ("C with int8 weights, sparse", "int8"))
+        sizes = {
+            kind: gw.export.to_c(small, Path(folder) / kind, weights=kind, block=MAX_LETTERS + 1).flash_bytes
+            for kind in ("float32", "int8")
         }
-    judged = {"dense": errors(dense, data, "test"), "sparse": errors(small, data, "test")}
-    count = {"dense": gw.measure(dense).nonzero, "sparse": gw.measure(small).nonzero}
-    print(f"{'':28}{'word error':>12}{'phoneme error':>15}{'weights':>10}{'bytes':>12}{'us a word':>11}")
-    for name in dict.fromkeys([*times, *exported]):
-        kind = "sparse" if "sparse" in name else "dense"
-        if "int8" in name:
-            judged[kind] = errors(rounded_model(small).eval(), data, "test")
-        size = exported.get(name, 4 * count["dense"])
-        spent = f"{times[name]:,.0f}" if name in times else "-"
-        found = judged[kind]
+    print(f"{'':22}{'word error':>12}{'phoneme error':>15}{'weights':>11}{'bytes':>12}{'us a word':>11}")
+    for name, spent in times.items():
+        model = (
+            published
+            if "NumPy" in name
+            else narrow
+            if "int8" in name
+            else small
+            if "sparse" in name
+            else dense
+        )
+        count = gw.measure(small if "sparse" in name else model).nonzero
+        size = 4 * count if "sparse" not in name else sizes["int8" if "int8" in name else "float32"]
+        found = errors(model, data, "test")
         print(
-            f"{name:28}{found['word_error']:>11.2f}%{found['phoneme_error']:>14.2f}%{count[kind]:>10,}{size:>12,}{spent:>11}"
+            f"{name:22}{found['word_error']:>11.2f}%{found['phoneme_error']:>14.2f}%{count:>11,}{size:>12,}{spent:>11,.0f}"
         )
 
 
@@ -243,6 +256,9 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=2000, help="words that are compared one by one")
     parser.add_argument("--weights", type=int, default=83_000, help="budget of the sparse network")
     parser.add_argument("--updates", type=int, default=400, help="of fine-tuning, each on 256 words; 0: none")
+    parser.add_argument(
+        "--runs", nargs=2, metavar=("DENSE", "SPARSE"), help="compare these networks with g2p_en"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -254,6 +270,10 @@ def main() -> None:
     for split in ("valid", "test"):
         found = ", ".join(f"{name} {value:.2f}%" for name, value in errors(model, data, split).items())
         print(f"  on {split} words: {found}")
+    if given.runs:
+        dense, sparse = (open_run(folder).model for folder in given.runs)
+        compare(network, dense, gw.compress(sparse), data, words[:500])
+        return
     small = folded(model)
     check_same(network, small, words, "embeddings folded")
     print(gw.measure(gw.compress(small)))

@@ -313,7 +313,7 @@ def test_a_base_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
 
 
 def test_another_budget_takes_the_place_of_the_recipes(tmp_path: Path) -> None:
-    """There is one budget; who names bytes does not have to know how to take back weights. Two at once are refused."""
+    """There is one budget; who names bytes need not know how to take back weights. Two at once are refused."""
     assert set(recipe.load("g2p-prune-wgn").budget.wanted()) == {"weights"}
     asked = recipe.load("g2p-prune-wgn", ["budget.bytes=100_000"]).budget
     assert (asked.wanted(), asked.end) == ({"bytes": 100_000}, 0.7)
