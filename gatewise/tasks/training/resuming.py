@@ -54,7 +54,7 @@ def content_of(run: Run) -> dict[str, Any]:
 
 def restore(run: Run, content: dict[str, Any]) -> None:
     path, ranks = run.options.out / CHECKPOINT, run.ranks
-    refuse_other_recipe(content["recipe"], run.recipe, path)
+    refuse_other_recipe(content["recipe"], run.recipe, path, content["position"].get("part") == "refit")
     refuse_other_data(content["data"], content.get("digest"), run.about, run.digest, path)
     if (before := content.get("ranks", 1)) != ranks.size:
         raise RunError(

@@ -63,6 +63,14 @@ def checked_result(recipe: Recipe, options: Options) -> dict[str, Any]:
     return found
 
 
+def goes_on_with_refit(recipe: Recipe, out: Path) -> bool:
+    """Whether a run has finished without a refit, and is asked for one now: it goes on behind [train]."""
+    if not recipe.refit.epochs or not (out / CHECKPOINT).is_file():
+        return False
+    before = read_json(out / RESULT, dict, recorded.result).get("recipe", {})
+    return not before.get("refit.epochs", DEFAULTS["refit.epochs"])
+
+
 def can_be_rebuilt(out: Path) -> bool:
     """Whether the model of a finished run is gone or damaged, and its checkpoint there."""
     if not (out / CHECKPOINT).is_file():
@@ -123,9 +131,11 @@ def remove_run(out: Path) -> None:
             (out / name).rmdir()
 
 
-def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path) -> None:
+def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path, refitted: bool = True) -> None:
+    """What differs and matters; [refit] does not as long as it has not begun."""
     now, before = recipe.steering(), {**DEFAULTS, **before}  # keys may have come since
     differs = [key for key in {**before, **now} if key not in REPORTING and before.get(key) != now.get(key)]
+    differs = [key for key in differs if refitted or not key.startswith("refit.")]
     if differs:
         listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])
         raise RunError(

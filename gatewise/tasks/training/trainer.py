@@ -64,6 +64,7 @@ from gatewise.tasks.training.resuming import content_of, restore
 from gatewise.tasks.training.run_folder import (
     can_be_rebuilt,
     checked_result,
+    goes_on_with_refit,
     prepare_folder,
     refuse_taken_folder,
 )
@@ -87,9 +88,10 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
 
 def finished_result(recipe: Recipe, options: Options) -> dict[str, Any] | None:
     out = options.out
-    if options.resume and (out / RESULT).is_file() and not can_be_rebuilt(out):
-        return checked_result(recipe, options)
-    return None
+    ended = options.resume and (out / RESULT).is_file()
+    if not ended or can_be_rebuilt(out) or goes_on_with_refit(recipe, out):
+        return None
+    return checked_result(recipe, options)
 
 
 class Run:
@@ -142,7 +144,7 @@ class Run:
                 restore(self, content)
         self.ranks.check_alike(self.model, "the start")
         if self.ranks.is_first:
-            self.begin_files(resumed)
+            self.begin_files()
         self.model.train()
         quiet = self.options.quiet or not self.ranks.is_first
         with Progress(self.recipe.name, self.last_epoch, quiet) as progress:
@@ -158,9 +160,8 @@ class Run:
             self.board.close()
         return result
 
-    def begin_files(self, resumed: bool) -> None:
-        if not (resumed and (self.options.out / RECIPE).is_file()):
-            write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
+    def begin_files(self) -> None:
+        write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
         if self.coverage:
             write_json(self.options.out / VECTORS, self.coverage.to_dict())
         self.metrics.rewind(self.position.epoch - 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +20,9 @@ from tiny_runs import METHODS, STILL, cut_off, lines, lines_so_far, numbers, opt
 
 import gatewise as gw
 from gatewise.tasks import recipe
+from gatewise.tasks.files import RunError
 from gatewise.tasks.finished.saved import evaluate_saved
-from gatewise.tasks.schema import Recipe, RecipeError
+from gatewise.tasks.schema import Recipe, RecipeError, Refit
 from gatewise.tasks.training import trainer
 from gatewise.tasks.training.average import Average
 from gatewise.tasks.training.progress import result_line
@@ -36,6 +39,36 @@ WIDE = ["model.init=uniform", "model.init_range=0.3"]  # or an epoch would leave
 
 def sparse(task: str, method: str, folder: Path, *more: str) -> Recipe:
     return tiny(task, folder, *SPARSE[method], *WIDE, *REFIT, *more)
+
+
+def without_refit(row: Recipe) -> Recipe:
+    return dataclasses.replace(row, refit=Refit())
+
+
+@pytest.mark.parametrize("method", SPARSE)
+def test_a_finished_run_goes_on_with_a_refit(method: str, folder: Path, tmp_path: Path) -> None:
+    """As if it had been asked for from the start; so several refits can begin with copies of one run."""
+    row = sparse("words", method, folder)
+    direct = train(row, options(tmp_path / "direct", folder))
+    first = train(without_refit(row), options(tmp_path / "run", folder))
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    assert numbers(train(row, options(tmp_path / "run", folder, resume=True))) == numbers(direct)
+    other = dataclasses.replace(row, refit=dataclasses.replace(row.refit, lr=0.002))
+    result = train(other, options(tmp_path / "other", folder, resume=True))
+    assert result["before_refit"]["quality"] == {
+        key: value for key, value in first["quality"].items() if not key.startswith("compact")
+    }
+    with pytest.raises(RunError, match=r"refit.lr was 0.002, is 0.01"):
+        train(row, options(tmp_path / "other", folder, resume=True))
+
+
+def test_a_refit_needs_a_checkpoint_to_go_on_from(folder: Path, tmp_path: Path) -> None:
+    """Without one nothing begins anew over a result that is there."""
+    row = sparse("words", "lasso", folder)
+    train(without_refit(row), options(tmp_path, folder))
+    (tmp_path / "checkpoint.pt").unlink()
+    with pytest.raises(RunError, match=r"refit.epochs was 0, is 2"):
+        train(row, options(tmp_path, folder, resume=True))
 
 
 @pytest.mark.parametrize("method", SPARSE)
