@@ -1,7 +1,8 @@
 """A whole training step: dense torch, group lasso, variational dropout at every level with either noise.
 
-Forward, penalty, backward, optimizer and sparsifier.step(), on the paper's model shapes with logistic gates. On CUDA
-the step is one CUDA graph, so that launches cost nothing. Contenders take turns, so a slow moment of the machine
+Forward, penalty, backward, optimizer and sparsifier.step(), on the paper's model shapes with logistic gates. Group
+lasso adds its gradient in place, by `backward()` as the trainer does, or as `loss + penalty()` through autograd. On
+CUDA the step is one CUDA graph, so that launches cost nothing. Contenders take turns, so a slow moment of the machine
 falls on all of them; each is compared with the dense step of the same optimizer. On a machine that others use too,
 `--clock cpu --threads 1` counts the processor time of the step instead of the time on the wall.
 
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 import gatewise as gw
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+IN_PLACE = "in place"
 TARGETS = {"cpu": {"lasso": 1.10, "batch": 2.0, "sequence": 2.0}, "cuda": {"lasso": 1.10, "batch": 1.30}}
 
 
@@ -109,9 +111,10 @@ def contenders(shape: Shape) -> dict[str, Callable[[nn.Module], Any]]:
     named: dict[str, Callable[[nn.Module], Any]] = {"dense": lambda model: None}
     if shape.sgd:
         for levels, group in (("W", 0.0), ("W+N", 2e-3), ("W+G+N", 1.7e-3)):
-            named[f"lasso {levels}"] = lambda model, levels=levels, group=group: gw.GroupLasso(
-                model, levels, l1=1e-5, group=group
-            )
+            for way in IN_PLACE, "autograd":
+                named[f"lasso {levels} {way}"] = lambda model, levels=levels, group=group: gw.GroupLasso(
+                    model, levels, l1=1e-5, group=group
+                )
         return named
     for noise in ("batch", "sequence"):
         for levels in ("W", "W+N", "W+G+N"):
@@ -131,8 +134,9 @@ class Step:
         make: Callable[[nn.Module], Any],
         device: str,
         clock: str = "wall",
+        in_place: bool = False,
     ) -> None:
-        self.clock = clock
+        self.clock, self.in_place = clock, in_place
         self.model = copy.deepcopy(dense)
         self.sparsifier = make(self.model)
         self.shape, (self.x, self.y) = shape, shape.data(device)
@@ -150,9 +154,11 @@ class Step:
         loss = F.cross_entropy(logits.flatten(0, -2), self.y.flatten())
         if self.shape.sgd:
             loss = self.shape.steps * loss
-        if self.sparsifier is not None:
+        if self.sparsifier is not None and not self.in_place:
             loss = loss + self.sparsifier.penalty()
         loss.backward()
+        if self.in_place:
+            self.sparsifier.backward()
         self.optimizer.step()
         if self.sparsifier is not None:
             self.sparsifier.step()
@@ -201,7 +207,10 @@ def measure(name: str, device: str, repeats: int, clock: str) -> dict[str, dict[
     torch.manual_seed(0)
     shape = SHAPES[name]
     dense = shape.build().to(device)
-    steps = {label: Step(shape, dense, make, device, clock) for label, make in contenders(shape).items()}
+    steps = {
+        label: Step(shape, dense, make, device, clock, in_place=label.endswith(IN_PLACE))
+        for label, make in contenders(shape).items()
+    }
     set_tf32(False)
     for step in steps.values():
         check_same_answer(dense, step)

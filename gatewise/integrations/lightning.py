@@ -11,6 +11,7 @@ from torch import nn
 
 from gatewise.budget import Budget
 from gatewise.report import measure
+from gatewise.sparsify import GroupLasso
 
 
 class SparsifierCallback(Callback):
@@ -70,10 +71,13 @@ class SparsifierCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Add the gradient of the penalty; by hand, so that hooks of DistributedDataParallel do not hear of it."""
+        if isinstance(self.sparsifier, GroupLasso):
+            self.log("penalty", self.sparsifier.backward())
+            return
         with torch.enable_grad():
             penalty = self.sparsifier.penalty()
         self.log("penalty", penalty.detach())
-        if penalty.grad_fn is None:  # a refit, or proximal updates
+        if penalty.grad_fn is None:  # a refit
             return
         trained = [p for p in self.sparsifier.model.parameters() if p.requires_grad]
         for parameter, grad in zip(trained, torch.autograd.grad(penalty, trained, allow_unused=True)):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gatewise.sparsify import matrices, posterior
+from gatewise.sparsify.plan import Plan
 from gatewise.sparsify.posterior import KLForm
 
 
@@ -36,23 +37,34 @@ def matrix_stats(mats: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], Te
     return triton_lasso.matrix_stats(mats)
 
 
-def lasso_grad(
-    mats: Sequence[Tensor],
-    l1: Sequence[float],
-    rows: Sequence[Tensor],
-    columns: Sequence[Tensor],
-    scale: Tensor,
-    l1_factor: Tensor | None = None,
-) -> list[Tensor]:
-    """scale * (l1 l1_factor sign(w) + w (row_i + column_j)) for every matrix."""
+def value_and_slopes(plan: Plan, mats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The penalty, and the slope of every group; the last one is 0, of no group."""
     if not fusible(mats):
-        return matrices.lasso_grad(mats, l1, rows, columns, scale, l1_factor)
+        return matrices.value_and_slopes(plan, mats)
     from gatewise.sparsify import triton_lasso
 
-    slopes = triton_lasso.constants(tuple(l1), mats[0].device)
-    return triton_lasso.lasso_grad(
-        mats, slopes if l1_factor is None else slopes * l1_factor, rows, columns, scale
-    )
+    return triton_lasso.value_and_slopes(plan.on(mats[0].device, mats[0].dtype), mats)
+
+
+def gradient(
+    plan: Plan,
+    k: int,
+    w: Tensor,
+    slopes: Tensor,
+    scale: Tensor | None = None,
+    added_to: Tensor | None = None,
+) -> Tensor:
+    """scale * d penalty / d w of matrix k, plus `added_to`: in place, where that is as plain as the matrix."""
+    plain = added_to is not None and added_to.layout == torch.strided and added_to.dtype == w.dtype
+    in_place = plain and w.dtype.itemsize > 2
+    into = added_to if in_place else None
+    if fusible([w, *([into] if into is not None else [])]):
+        from gatewise.sparsify import triton_lasso
+
+        new = triton_lasso.gradient(plan, k, w, slopes, scale, into)
+    else:
+        new = matrices.gradient(plan, k, w, slopes, scale, into)
+    return new if added_to is None or in_place else new.add_(added_to)
 
 
 def threshold_(mats: Sequence[Tensor], threshold: float) -> None:

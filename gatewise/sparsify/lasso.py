@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gatewise.groups import Lines, find_groups, group_kinds, grouped_blocks, transpose_groups
+from gatewise.groups import Lines, find_groups, group_kinds, grouped_blocks
 from gatewise.nn.lookup import check_finite, matrix_names, stored
 from gatewise.readers import Block, ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
@@ -21,8 +21,9 @@ from gatewise.sparsify.checks import (
     check_own_parameters,
     chosen_modules,
 )
-from gatewise.sparsify.dispatch import lasso_grad, matrix_stats, threshold_
+from gatewise.sparsify.dispatch import gradient, threshold_, value_and_slopes
 from gatewise.sparsify.layers import is_variational
+from gatewise.sparsify.plan import Plan
 from gatewise.sparsify.proximal import rate_of, shrink_, soften_
 from gatewise.sparsify.watch import Watch, left_of_matrices
 from gatewise.structure import Structure
@@ -32,7 +33,6 @@ LOOKS = (
     4,
 )  # updates from one look to the next, and looks in a row: of what is exactly zero little comes back
 UPDATES = ("subgradient", "proximal")
-EPS = 1e-8  # under the root, not after it: sqrt has an infinite slope at 0, where groups should end up
 
 
 class GroupLasso:
@@ -127,7 +127,7 @@ class GroupLasso:
         groups, self.there = find_groups(model, graph, recurrent, levels, lines)
         l1_of = tuple(l1 * (name in l1_names) for name in self.matrices)
         kinds = group_kinds(model, self.blocks, levels)[self.there]
-        self.plan = Plan(group, l1_of, groups, lines.count, kinds)
+        self.plan = Plan(group, l1_of, groups, list(self.shapes.values()), kinds)
         self._graph, self._recurrent = graph, tuple(recurrent)
         self._watch = Watch(self._left, *LOOKS)
 
@@ -182,6 +182,26 @@ class GroupLasso:
         return result
 
     @torch.no_grad()
+    def backward(self) -> Tensor:
+        """`penalty().backward()` in fewer passes: adds to the gradients in place, and returns the value.
+
+        Call it after the backward pass of the loss, once per update, and leave `penalty()` out of the loss:
+
+            loss.backward()
+            lasso.backward()
+            optimizer.step()
+            lasso.step()
+        """
+        matrices = self.current()
+        value, slopes = value_and_slopes(self.plan, [matrix.detach() for matrix in matrices])
+        if self.update == "proximal":
+            return value
+        for k, matrix in enumerate(matrices):
+            if matrix.requires_grad:
+                matrix.grad = gradient(self.plan, k, matrix.detach(), slopes, added_to=matrix.grad)
+        return value
+
+    @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """w = 0 where |w| < threshold, for every matrix with L1 or groups. Call it after the optimizer's step.
 
@@ -215,41 +235,11 @@ class GroupLasso:
         frozen = [not matrix.requires_grad for matrix in matrices]
         for kind in plan.kinds:
             by = eta * plan.group * plan.factors * kind
-            shrink_([matrix.detach() for matrix in matrices], frozen, plan.members, by, plan.groups)
+            shrink_(plan, [matrix.detach() for matrix in matrices], frozen, by)
 
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""
         return Structure.from_weights(self.model, self.readers)
-
-
-class Plan:
-    """What the penalty needs to know of the network, apart from its weights: on the device that asks for it."""
-
-    def __init__(
-        self, group: float, l1: tuple[float, ...], groups: Tensor, n_lines: int, kinds: Tensor
-    ) -> None:
-        self.group, self.l1 = group, l1
-        self.kinds = tuple((kinds == kind).float() for kind in kinds.unique().tolist())  # gates, then neurons
-        self.groups = groups  # (groups, m): lines of each group
-        self.members = transpose_groups(groups, n_lines)  # (lines, k): groups of each line
-        self.weights = torch.tensor(l1)
-        # What gatewise.Budget turns: tensors, since a captured CUDA graph sees no other number change.
-        self.factors = torch.ones(len(groups))  # of every group's part
-        self.l1_factor = torch.ones(())
-
-    def on(self, device: torch.device, dtype: torch.dtype) -> Plan:
-        if self.groups.device != device:  # once, and never inside a CUDA graph, where the host cannot be read
-            self.groups, self.members = self.groups.to(device), self.members.to(device)
-            self.factors, self.l1_factor = self.factors.to(device), self.l1_factor.to(device)
-            self.kinds = tuple(kind.to(device) for kind in self.kinds)
-        if (self.weights.device, self.weights.dtype) != (device, dtype):
-            self.weights = torch.tensor(self.l1, dtype=dtype, device=device)
-        return self
-
-    def squares(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> Tensor:  # (groups,)
-        """Sums of squares of the groups from those of all lines."""
-        lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), rows[0].new_zeros(1)])
-        return lines[self.groups].sum(1)
 
 
 class Penalty(torch.autograd.Function):
@@ -261,22 +251,20 @@ class Penalty(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *matrices: Tensor) -> Tensor:
-        rows, columns, absolute = matrix_stats(matrices)
-        plan = plan.on(absolute.device, absolute.dtype)
-        norms = (plan.squares(rows, columns) + EPS).sqrt()
-        weights = plan.group * plan.factors.to(norms.dtype)
-        slopes = torch.cat([weights / norms, norms.new_zeros(1)])[plan.members].sum(1)
+        value, slopes = value_and_slopes(plan, matrices)
+        ctx.plan = plan
         ctx.save_for_backward(*matrices, slopes)
-        l1_factor = plan.l1_factor.to(norms.dtype)
-        ctx.l1, ctx.l1_factor = plan.l1, l1_factor
-        return l1_factor * torch.dot(absolute, plan.weights) + torch.dot(weights, norms)
+        return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         *matrices, slopes = ctx.saved_tensors
-        lines = slopes.split([size for w in matrices for size in w.shape])
-        return (None, *lasso_grad(matrices, ctx.l1, lines[::2], lines[1::2], grad, ctx.l1_factor))
+        needed = ctx.needs_input_grad[1:]
+        grads = (
+            gradient(ctx.plan, k, w, slopes, scale) if needed[k] else None for k, w in enumerate(matrices)
+        )
+        return None, *grads
 
 
 def unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> list[Block]:

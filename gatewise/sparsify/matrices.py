@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gatewise.sparsify.plan import EPS, Plan
+
 BLOCK = 1 << 16  # elements worked on at a time: what several passes touch stays in the cache
 
 
@@ -28,32 +30,37 @@ def matrix_stats(matrices: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]
     return rows, columns, torch.stack(absolute)
 
 
-def lasso_grad(
-    matrices: Sequence[Tensor],
-    l1: Sequence[float],
-    row_slopes: Sequence[Tensor],
-    column_slopes: Sequence[Tensor],
-    scale: Tensor,
-    l1_factor: Tensor | None = None,
-) -> list[Tensor]:
-    """scale * (l1 l1_factor sign(w) + w (row_slope_i + column_slope_j)) for every matrix."""
-    sign_scale = scale if l1_factor is None else scale * l1_factor
-    grads = []
-    for matrix, slope, rows, columns in zip(matrices, l1, row_slopes, column_slopes):
-        w = widened(matrix)
-        height = block_height(w)
-        grad = torch.empty_like(w)
-        rows, columns = (rows * scale)[:, None], columns * scale
-        in_no_row_group = not w.is_cuda and not rows.any()  # the softmax: its rows are no gates
-        for part, down, out in zip(w.split(height), rows.split(height), grad.split(height)):
-            if in_no_row_group:
-                torch.mul(part, columns, out=out)
-            else:
-                torch.add(down, columns, out=out).mul_(part)
-            if slope:
-                out.addcmul_(torch.sign(part), sign_scale, value=slope)
-        grads.append(grad.to(matrix.dtype))
-    return grads
+def value_and_slopes(plan: Plan, matrices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:  # (), (groups + 1,)
+    """l1 sum|w| + sum_g lambda_g n_g with n_g = sqrt(sum w^2 + eps), and lambda_g / n_g; the last is 0: no group."""
+    rows, columns, absolute = matrix_stats(matrices)
+    plan = plan.on(absolute.device, absolute.dtype)
+    norms = (plan.squares(rows, columns) + EPS).sqrt()
+    lambdas = plan.group * plan.factors.to(norms.dtype)
+    value = plan.l1_factor.to(norms.dtype) * torch.dot(absolute, plan.weights) + torch.dot(lambdas, norms)
+    return value, torch.cat([lambdas / norms, norms.new_zeros(1)])
+
+
+def gradient(
+    plan: Plan, k: int, matrix: Tensor, slopes: Tensor, scale: Tensor | None, added_to: Tensor | None
+) -> Tensor:
+    """scale * (l1 sign(w) + w (slopes of the row's groups + those of the column's)) of matrix k, new or in place."""
+    w, l1 = widened(matrix), plan.weights[k] * plan.l1_factor
+    of_lines = slopes[plan.members[plan.lines[k]]].sum(1)
+    if scale is not None:
+        l1, of_lines = l1 * scale, of_lines * scale
+    rows, columns = of_lines.split(list(w.shape))
+    height = block_height(w)
+    grad, buffer = torch.empty_like(w) if added_to is None else added_to, torch.empty_like(w[:height])
+    for part, across, out in zip(w.split(height), rows[:, None].split(height), grad.split(height)):
+        work = buffer[: len(part)]
+        slope = torch.add(across, columns, out=work) if plan.has_rows[k] else columns
+        if added_to is None:
+            torch.mul(part, slope, out=out)
+        else:
+            out.addcmul_(part, slope)
+        if plan.l1[k]:
+            out.addcmul_(torch.sign(part, out=work), l1)
+    return grad.to(matrix.dtype)
 
 
 def widened(w: Tensor) -> Tensor:

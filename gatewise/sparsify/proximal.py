@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gatewise.sparsify.dispatch import matrix_stats
+from gatewise.sparsify.plan import Plan
 
 
 def soften_(w: Tensor, by: Tensor) -> None:
@@ -25,19 +26,17 @@ def soften_(w: Tensor, by: Tensor) -> None:
 
 
 def shrink_(
+    plan: Plan,
     matrices: Sequence[Tensor],
     frozen: Sequence[bool],
-    members: Tensor,  # (lines, k): groups of each line
     by: Tensor,  # (groups,) eta lambda_g; 0 for groups that are not to be shrunk now
-    groups: Tensor,  # (groups, m): lines of each group
 ) -> None:
     """w_g = w_g max(1 - by_g / ||w_g||, 0) for all groups at once, in place."""
     rows, columns, _ = matrix_stats(matrices)
-    lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), rows[0].new_zeros(1)])
-    norms = lines[groups].sum(1).sqrt()
+    norms = plan.squares(rows, columns).sqrt()
     # A group at zero stays there: its norm is below every threshold but 0, where 1 - 0 / tiny lets it be.
     kept = (1 - by.to(norms.dtype) / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_min(0)
-    factors = torch.cat([kept, kept.new_ones(1)])[members].prod(1)
+    factors = torch.cat([kept, kept.new_ones(1)])[plan.members].prod(1)
     of_lines = factors.split([size for w in matrices for size in w.shape])
     for w, fixed, row, column in zip(matrices, frozen, of_lines[::2], of_lines[1::2]):
         if not fixed:

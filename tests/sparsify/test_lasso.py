@@ -106,6 +106,56 @@ def test_penalty_and_gradient_against_a_double_loop(
     assert all(p.grad is None for n, p in model.named_parameters() if n not in scope)
 
 
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    levels=st.sampled_from(["W", "W+N", "W+G+N"]),
+    density=st.sampled_from([0.0, 0.4, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_backward_adds_the_gradient_of_the_double_loop(
+    name: str, levels: str, density: float, seed: int
+) -> None:
+    """To gradients that are there, in place, and where there is none; frozen matrices count, but get none."""
+    torch.manual_seed(seed)
+    model = randomly_sparse(MODELS[name]().double(), density)
+    readers = {"rnn": ["fc"]} if "Cell" in name else None
+    l1, group = 0.3, 0.0 if levels == "W" else 0.7
+    lasso = gw.GroupLasso(model, levels, l1=l1, group=group, readers=readers)
+    expected = naive_penalty(model, levels, l1, group, list(lasso.matrices), readers)
+    reached = [parameter(model, n) for n in lasso.matrices]
+    slopes = torch.autograd.grad(expected, reached)
+    *added, new, frozen = reached
+    before = [torch.randn_like(p) for p in added]
+    for p, grad in zip(added, before):
+        p.grad = grad.clone()
+    places = [p.grad.data_ptr() for p in added]
+    frozen.requires_grad_(False)
+    torch.testing.assert_close(lasso.backward(), expected.detach())
+    torch.testing.assert_close([p.grad for p in added], [b + s for b, s in zip(before, slopes)])
+    torch.testing.assert_close(new.grad, slopes[-2])
+    assert frozen.grad is None
+    assert [p.grad.data_ptr() for p in added] == places
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_backward_is_that_of_the_penalty(dtype: torch.dtype) -> None:
+    """With sparse gradients and in 16 bits, too, which cannot be added to in place."""
+    torch.manual_seed(0)
+    both = []
+    for in_place in (True, False):
+        model = Classifier(words=5)
+        model.emb.sparse = True
+        lasso = gw.GroupLasso(model.to(dtype), group=0.1, l1_layers=["rnn", "fc", "emb"])
+        model.load_state_dict(both[0].state_dict() if both else model.state_dict())
+        loss = model(torch.tensor([[0, 1, 1]])).square().sum()
+        (loss if in_place else loss + lasso.penalty()).backward()
+        if in_place:
+            lasso.backward()
+        both.append(model)
+    for a, b in zip(both[0].parameters(), both[1].parameters()):
+        torch.testing.assert_close(a.grad.to_dense(), b.grad.to_dense())
+
+
 def test_the_formula_in_the_docstring() -> None:
     """One neuron, one input, no readers but itself and one weight: all groups by hand."""
     model = Classifier(words=2, width=1, hidden=1)

@@ -86,7 +86,8 @@ def test_the_groups_are_those_of_the_whole_network(network: dict[str, Any], how:
     gone = len(whole.plan.groups) - len(lasso.plan.groups)
     torch.testing.assert_close(lasso.penalty(), expected - group * 1e-4 * gone, rtol=1e-6, atol=1e-9)
     lasso.penalty().backward()
-    slopes = torch.autograd.grad(expected, [parameter(model, name) for name in whole.matrices])
+    lasso.backward()
+    slopes = torch.autograd.grad(2 * expected, [parameter(model, name) for name in whole.matrices])
     for name, slope in zip(whole.matrices, slopes):
         path, _, matrix = name.rpartition(".")
         own = stored(small.get_submodule(path), matrix)

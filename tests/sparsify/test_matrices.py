@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatewise.sparsify.matrices import BLOCK, lasso_grad, matrix_stats
+from gatewise.sparsify.matrices import BLOCK, gradient, matrix_stats, value_and_slopes
+from gatewise.sparsify.plan import EPS, Plan
 
 close = torch.testing.assert_close
 
@@ -28,11 +29,21 @@ def test_sums_are_those_of_all_blocks(matrices: list[Tensor]) -> None:
 @pytest.mark.parametrize("in_row_groups", [True, False])
 def test_every_block_has_its_gradient(matrices: list[Tensor], in_row_groups: bool) -> None:
     """scale * (l1 sign(w) + w (row_slope_i + column_slope_j)), with l1 and without; softmax rows are no group."""
-    rows = [torch.rand(len(w), dtype=w.dtype) * in_row_groups for w in matrices]
-    columns = [torch.rand(w.shape[1], dtype=w.dtype) for w in matrices]
-    l1 = [0.3, 0.0]
-    expected = [
-        2 * (slope * w.sign() + w * (across[:, None] + down))
-        for w, slope, across, down in zip(matrices, l1, rows, columns)
-    ]
-    close(lasso_grad(matrices, l1, rows, columns, torch.tensor(2.0, dtype=torch.float64)), expected)
+    shapes = [(len(w), w.shape[1]) for w in matrices]
+    lines = torch.cat(
+        [
+            torch.ones(n, dtype=torch.bool) * is_in
+            for r, c in shapes
+            for n, is_in in ((r, in_row_groups), (c, True))
+        ]
+    )
+    groups = lines.nonzero()  # one line each
+    plan = Plan(1.0, (0.3, 0.0), groups, shapes, torch.zeros(len(groups), dtype=torch.int64))
+    _, slopes = value_and_slopes(plan, matrices)
+    twice = torch.tensor(2.0, dtype=torch.float64)
+    for k, (w, l1) in enumerate(zip(matrices, plan.l1)):
+        down = 1 / (w.square().sum(0) + EPS).sqrt()
+        across = in_row_groups / (w.square().sum(1, keepdim=True) + EPS).sqrt()
+        expected = l1 * w.sign() + w * (across + down)
+        close(gradient(plan, k, w, slopes, twice, None), 2 * expected)
+        close(gradient(plan, k, w, slopes, None, w.clone()), w + expected)

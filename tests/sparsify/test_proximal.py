@@ -130,6 +130,7 @@ def test_the_penalty_tells_and_does_not_pull() -> None:
     lasso = gw.GroupLasso(model, group=0.3, update="proximal")
     torch.testing.assert_close(lasso.penalty().detach(), gw.GroupLasso(model, group=0.3).penalty().detach())
     lasso.penalty().backward()
+    torch.testing.assert_close(lasso.backward(), lasso.penalty().detach())
     assert all(p.grad is None for p in model.parameters())
     with torch.no_grad():
         assert not lasso.penalty().requires_grad

@@ -1,4 +1,4 @@
-"""Fused group-lasso sums, gradient and threshold against plain torch in float64."""
+"""Fused group-lasso sums, slopes, gradient and threshold against plain torch in float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from triton_device import DEVICE, INTERPRETED
 
-from gatewise.sparsify.triton_lasso import lasso_grad, matrix_stats, threshold_
+from gatewise.sparsify.plan import EPS, Plan
+from gatewise.sparsify.triton_lasso import gradient, matrix_stats, threshold_, value_and_slopes
 
 SHAPES = [(1, 1), (3, 200), (33, 129), (64, 128)] + ([] if INTERPRETED else [(10000, 200), (800, 400)])
 
@@ -35,19 +36,45 @@ def test_the_same_sums_twice(mats):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_the_gradient_is_its_formula(mats, as_tensor):
-    """A zero weight has no sign, so L1 leaves it where it is."""
-    rows = [torch.randn(m.shape[0], device=DEVICE) for m in mats]
-    cols = [torch.randn(m.shape[1], device=DEVICE) for m in mats]
-    l1 = [0.1 * (k + 1) for k in range(len(mats))]
-    grads = lasso_grad(mats, torch.tensor(l1, device=DEVICE) if as_tensor else l1, rows, cols)
-    for m, weight, r, c, grad in zip(mats, l1, rows, cols, grads):
-        expected = weight * m.sign() + m * (r[:, None] + c[None, :])
-        torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-6)
+def some_plan(mats, n_groups, each):
+    """Groups of `each` random lines, some of them absent; lambdas as a budget may have turned them."""
+    n_lines = sum(sum(m.shape) for m in mats)
+    groups = torch.rand(n_groups, n_lines + 1).argsort(1)[:, :each]
+    l1 = tuple(0.1 * k for k in range(len(mats)))
+    plan = Plan(0.7, l1, groups, [tuple(m.shape) for m in mats], torch.zeros(n_groups, dtype=torch.int64))
+    plan.factors, plan.l1_factor = torch.rand(n_groups), torch.tensor(1.5)
+    return plan.on(mats[0].device, torch.float32)
+
+
+def written_out(plan, mats):
+    """The penalty line by line, in float64."""
+    lines = torch.cat(
+        [s for m in mats for s in (m.square().sum(1), m.square().sum(0))] + [mats[0].new_zeros(1)]
+    )
+    norms = (lines[plan.groups].sum(1) + EPS).sqrt()
+    absolute = sum(weight * m.abs().sum() for m, weight in zip(mats, plan.l1))
+    return plan.l1_factor.double() * absolute + 0.7 * (plan.factors.double() * norms).sum()
+
+
+@pytest.mark.parametrize(("n_groups", "each"), [(0, 1), (5, 3), (600, 2)])
+def test_value_and_gradient_are_those_of_autograd(mats, n_groups, each):
+    """New or added to what is there, scaled or not; a zero weight has no sign, so L1 leaves it where it is."""
+    plan = some_plan(mats, n_groups, each)
+    exact = [m.double().requires_grad_() for m in mats]
+    value, slopes = value_and_slopes(plan, mats)
+    expected = written_out(plan, exact)
+    expected.backward()
+    torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    assert slopes[-1] == 0
     half = torch.tensor(0.5, device=DEVICE)
-    for grad, scaled in zip(grads, lasso_grad(mats, l1, rows, cols, half)):
-        torch.testing.assert_close(scaled, grad / 2)
+    for k, (m, e) in enumerate(zip(mats, exact)):
+        new = gradient(plan, k, m, slopes, half, None)
+        torch.testing.assert_close(new.double(), e.grad / 2, rtol=1e-4, atol=1e-5)
+        there = torch.randn_like(m)
+        before, version = there.double(), there._version
+        assert gradient(plan, k, m, slopes, None, there) is there
+        assert there._version > version
+        torch.testing.assert_close(there.double(), before + e.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_the_threshold_cuts_what_is_below_it(mats):
@@ -58,6 +85,16 @@ def test_the_threshold_cuts_what_is_below_it(mats):
     for m, e, version in zip(mats, expected, versions):
         torch.testing.assert_close(m, e, rtol=0, atol=0, equal_nan=True)
         assert m._version > version
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_rows_that_begin_anywhere(aligned):
+    """Four values at once where all rows allow it, else one: the answer is the same."""
+    store = torch.randn(40 * 36 + 1, device=DEVICE)
+    w = store[: 40 * 36].view(40, 36) if aligned else store[1:].view(40, 36)
+    rows, cols, _ = matrix_stats([w])
+    torch.testing.assert_close(rows[0], w.square().sum(1))
+    torch.testing.assert_close(cols[0], w.square().sum(0))
 
 
 def test_what_it_cannot_read_is_refused(mats):

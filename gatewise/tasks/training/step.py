@@ -93,6 +93,16 @@ class TrainStep:
         taught = None if self.teacher is None else self.teacher.state
         return [state for state in (self.state, taught) if state is not None]
 
+    def backward(self, loss: Tensor) -> Tensor:
+        """Gradients of loss + penalty, and the penalty."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if isinstance(self.sparsifier, GroupLasso):
+            loss.backward()
+            return self.sparsifier.backward()
+        penalty = loss.new_zeros(()) if self.sparsifier is None else self.sparsifier.penalty()
+        (loss + penalty).backward()
+        return penalty
+
     def __call__(self) -> None:
         batch = self.feed.fetch(self.k)
         output, after = self.objective.run(
@@ -107,12 +117,8 @@ class TrainStep:
         if self.ranks is not None and batch.whole is not None and not self.window_sum:
             over = batch.whole / self.ranks.size  # gradients are averaged over the ranks
         loss = total / over
-        penalty = None if self.sparsifier is None else self.sparsifier.penalty()
-        if penalty is not None:
-            loss = loss + penalty
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        finite = loss.isfinite()
+        penalty = self.backward(loss)
+        finite = (loss + penalty).isfinite()
         if self.ranks is not None:
             told = self.ranks.average(self.parameters, torch.stack([(~finite).float(), self.wish[0]]))
             finite = told[0] == 0
@@ -128,8 +134,7 @@ class TrainStep:
                 self.sparsifier.step()
             if self.state is not None:
                 self.state.keep(after)
-            added = (total, weight, total.new_zeros(()) if penalty is None else penalty)
-            self.sums += torch.stack([value.double() for value in added])
+            self.sums += torch.stack([value.double() for value in (total, weight, penalty)])
             here = torch.where(finite, self.feed.n_batches, self.k)
             torch.minimum(self.bad, here, out=self.bad)
             self.k += 1

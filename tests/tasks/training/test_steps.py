@@ -129,19 +129,24 @@ def test_fillers_change_nothing() -> None:
         torch.testing.assert_close(p.detach(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_a_step_is_clip_and_update() -> None:
-    """Window-sum loss, global norm clipped at c: p - lr * g * min(1, c / |g|), state and counter go on."""
+@pytest.mark.parametrize("penalised", [False, True])
+def test_a_step_is_clip_and_update(penalised: bool) -> None:
+    """Window-sum loss, global norm clipped at c: p - lr * g * min(1, c / |g|), penalty included; state and counter go
+    on."""
     stream = torch.randint(9, (61,))
     windows = Windows(stream, 3, 6, "drop")
     model, twin = twins()
-    step = TrainStep(model, None, Objective("words"), WindowFeed(windows), optimizer="sgd", clip=0.1,
+    lasso, same = (
+        gw.GroupLasso(m, l1=0.1, group=5.0, threshold=0.0) if penalised else None for m in (model, twin)
+    )
+    step = TrainStep(model, lasso, Objective("words"), WindowFeed(windows), optimizer="sgd", clip=0.1,
                      window_sum=True, device=CPU)  # fmt: skip
     step.begin([0.3] * len(windows))
     step()
     inputs, targets = next(windows.windows())
     scores, state = twin(inputs)
     loss = cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum") / 3
-    loss.backward()
+    (loss if same is None else loss + same.penalty()).backward()
     trained = [p for p in twin.parameters() if p.requires_grad]
     norm = torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm()
     after = iter(p.detach() for p in model.parameters() if p.requires_grad)
