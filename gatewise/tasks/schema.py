@@ -34,6 +34,9 @@ class Data:
     valid_fraction: float | None = None
     lower: bool = False
     vectors: Literal["none", "word2vec", "glove"] = "none"  # start of the embedding
+    fill_from: Literal["none", "word2vec", "glove"] = (
+        "none"  # vectors that predict those of words without one
+    )
     lower_fallback: bool = True  # a cased word without a vector takes that of its lower-case form
     text_column: str | int = "text"  # by name, or by position from 0; two positions: there is no header
     label_column: str | int = "label"
@@ -245,7 +248,7 @@ READERS = {
     "word-ptb char-ptb words characters npz": "data.steps",
     "imdb agnews": "data.vocabulary",
     "imdb agnews csv g2p": "data.max_len",
-    "imdb agnews csv": "data.lower data.vectors data.lower_fallback",
+    "imdb agnews csv": "data.lower data.vectors data.fill_from data.lower_fallback",
     "imdb agnews csv npz": "train.clip_probabilities",
     "imdb agnews csv words characters": "data.vocabulary_size",
     "imdb agnews csv words characters npz": "data.valid_fraction",
@@ -336,6 +339,11 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(
             f"data.valid_path = {data.valid_path!r}: validation texts are rows of data.path, the part "
             "data.valid_fraction of them. Leave it out, or put its rows into data.path."
+        )
+    if data.fill_from != "none" and data.vectors in ("none", data.fill_from):
+        raise RecipeError(
+            f"data.fill_from = {data.fill_from!r} with data.vectors = {data.vectors!r}: it predicts vectors of one "
+            "kind from those of another. Name two kinds, or leave it out."
         )
     if sparsify.method == "group-lasso" and (sparsify.levels == "W") != (sparsify.group == 0):
         raise RecipeError(

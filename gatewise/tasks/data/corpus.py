@@ -27,7 +27,7 @@ from gatewise.tasks.data.language import LanguageData, Level, Vocabulary, char_p
 from gatewise.tasks.data.pronunciation import LETTERS, PHONEMES, WordData, cmudict
 from gatewise.tasks.data.series import SeriesData, npz_series
 from gatewise.tasks.data.sources import DataError
-from gatewise.tasks.data.vectors import Coverage, find_vectors, pretrained_rows
+from gatewise.tasks.data.vectors import Coverage, find_vectors, longest, pretrained_rows
 from gatewise.tasks.provenance import digest_of
 from gatewise.tasks.schema import PAPER_DATA, Recipe, RecipeError, parse, suggestion
 
@@ -178,6 +178,10 @@ def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> t
     if kind == "none" or not isinstance(corpus, TextData):
         return None, Coverage()
     found = find_vectors(kind, recipe.model.embedding, data_dir)
+    filled = None
+    if (other := recipe.data.fill_from) != "none":
+        length = longest(other, data_dir)
+        filled = find_vectors(other, length, data_dir).path, length
     rows, coverage = pretrained_rows(
         found.path,
         corpus.words,
@@ -185,5 +189,6 @@ def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> t
         epoch_generator(recipe.train.seed, 0),
         FIRST_WORD,
         recipe.data.lower_fallback,
+        filled,
     )
-    return rows, replace(coverage, note=found.deviation())
+    return rows, replace(coverage, note="; ".join(filter(None, (found.deviation(), coverage.note))))

@@ -3,6 +3,7 @@
     row of word i = first_row + i
         its vector, if the file has the word as written;
         the vector of its lower-case form, if that is allowed and the file has it;
+        a prediction from its vector in another file, if one is given and has it (`filling`);
         U(-0.05, 0.05) otherwise, as every row that belongs to no word
 
 Read as streams, keeping only the words asked for:
@@ -30,6 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gatewise.tasks.data.filling import fill, source_of
 from gatewise.tasks.data.sources import BLOCK, DataError, Found, data_folder, find, obtain
 
 Vector = npt.NDArray[np.float32]
@@ -57,6 +59,7 @@ class Coverage:
     source: str = ""  # name of the file
     n_words: int = 0
     lower_words: tuple[str, ...] = ()  # found by their lower-case form only
+    predicted_words: tuple[str, ...] = ()  # from their vector in another file
     missing_words: tuple[str, ...] = ()
     note: str = ""
 
@@ -70,7 +73,7 @@ class Coverage:
 
     @property
     def exact(self) -> int:
-        return self.found - self.lower
+        return self.found - self.lower - len(self.predicted_words)
 
     def __bool__(self) -> bool:
         return bool(self.source)
@@ -82,6 +85,7 @@ class Coverage:
         return (
             f"{self.found:,} of {self.n_words:,} words ({share:.1%}) start from {self.source}: "
             f"{self.exact:,} as written, {self.lower:,} by their lower-case form"
+            + (f", {len(self.predicted_words):,} predicted" if self.predicted_words else "")
             + (f"; {self.note}" if self.note else "")
         )
 
@@ -92,8 +96,10 @@ class Coverage:
             "words": self.n_words,
             "exact": self.exact,
             "lower": self.lower,
+            "predicted": len(self.predicted_words),
             "missing": len(self.missing_words),
             "lower_words": list(self.lower_words),
+            "predicted_words": list(self.predicted_words),
             "missing_words": list(self.missing_words),
         }
 
@@ -105,24 +111,35 @@ def pretrained_rows(
     generator: torch.Generator,
     first_row: int = 3,
     lower_fallback: bool = True,
+    fill_from: tuple[str | Path, int] | None = None,
 ) -> tuple[Tensor, Coverage]:  # (first_row + len(words), dim) float32
-    """The starting embedding for a word list, and what was found. `lower_fallback=False` is the authors' rule."""
+    """The starting embedding for a word list, and what was found. `lower_fallback=False` is the authors' rule.
+
+    `fill_from`: a file of other vectors and their length, from which those of missing words are predicted.
+    """
     wanted = set(words)
     if lower_fallback:
         wanted |= {word.lower() for word in words}
     vectors = read_vectors(path, wanted, dim)
     # All rows are drawn, found or not: the start of a missing word does not depend on which others are missing.
     rows = torch.rand(first_row + len(words), dim, generator=generator).mul_(0.1).sub_(0.05)
-    lower_words, missing_words = [], []
+    own = {word: source_of(word, vectors, lower_fallback) for word in words}
+    missing = [word for word in words if own[word] is None]
+    filling = None
+    if fill_from is not None and missing:
+        filling = fill(missing, vectors, read_vectors(fill_from[0], wanted, fill_from[1]), lower_fallback)
+        own |= filling.vectors
     for k, word in enumerate(words, start=first_row):
-        vector = vectors.get(word)
-        if vector is None and lower_fallback and (vector := vectors.get(word.lower())) is not None:
-            lower_words.append(word)
-        if vector is None:
-            missing_words.append(word)
-        else:
+        if (vector := own[word]) is not None:
             rows[k] = torch.from_numpy(vector)
-    return rows, Coverage(Path(path).name, len(words), tuple(lower_words), tuple(missing_words))
+    return rows, Coverage(
+        Path(path).name,
+        len(words),
+        tuple(word for word in words if word not in vectors and word.lower() in vectors and lower_fallback),
+        tuple(word for word in missing if own[word] is not None),
+        tuple(word for word in missing if own[word] is None),
+        f"predicted from {Path(fill_from[0]).name}, {filling}" if fill_from and filling else "",
+    )
 
 
 def find_vectors(kind: Kind, dim: int, data_dir: str | Path | None = None) -> Found:
@@ -138,6 +155,11 @@ def find_vectors(kind: Kind, dim: int, data_dir: str | Path | None = None) -> Fo
         f"no {kind} vectors of length {dim} in {folder}.{there} Put one of the public files there, use other vectors "
         "or another length, or start from random rows; a result must say so if the paper used these."
     )
+
+
+def longest(kind: Kind, data_dir: str | Path | None = None) -> int:
+    """How long the vectors of the best file of a kind are, that there is or that can be fetched."""
+    return max(next((dims for key, dims in FILES[kind] if find(key, data_dir)), FILES[kind][0][1]))
 
 
 def read_vectors(path: str | Path, wanted: set[str], dim: int) -> dict[str, Vector]:

@@ -128,6 +128,18 @@ def test_imdb_vectors(imdb: classification.TextData) -> None:
     assert 1.0 < float(rows.norm(dim=1).median()) < 4.0  # original lengths, not 1
 
 
+@needs_imdb
+@needs_vectors
+@needs("the GloVe subset", has("glove.6B.subset"))
+def test_imdb_vectors_that_are_predicted(imdb: classification.TextData) -> None:
+    """Of the 4,894 words without a vector GloVe has 4,542, by their lower-case form; a guess is no copy."""
+    paths = [sources.obtain(name, DATA).path for name in ("word2vec.subset", "glove.6B.subset")]
+    draw = torch.Generator().manual_seed(0)
+    _, coverage = vectors.pretrained_rows(paths[0], imdb.words, 300, draw, fill_from=(paths[1], 100))
+    assert (coverage.exact, coverage.lower, len(coverage.predicted_words)) == (12_815, 2_291, 4_542)
+    assert "mean cosine of held-out words 0.62" in coverage.note
+
+
 @needs("the GloVe subset", has("glove.6B.subset"))
 def test_the_glove_subset_has_its_sum() -> None:
     assert sources.obtain("glove.6B.subset", DATA).deviation() == ""

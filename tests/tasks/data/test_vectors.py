@@ -54,8 +54,10 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
         "words": 5,
         "exact": 2,
         "lower": 2,
+        "predicted": 0,
         "missing": 1,
         "lower_words": ["The", "CAT"],
+        "predicted_words": [],
         "missing_words": ["dog"],
     }
     assert str(coverage) == (
