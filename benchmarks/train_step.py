@@ -202,7 +202,7 @@ def check_same_answer(dense: nn.Module, step: Step) -> None:
         torch.testing.assert_close(twin(x), dense(x), rtol=1e-3, atol=1e-4)
 
 
-def measure(name: str, device: str, repeats: int, clock: str) -> dict[str, dict[str, float]]:
+def measure(name: str, device: str, repeats: int, clock: str, only: str) -> dict[str, dict[str, float]]:
     """{contender: median, spread, ratio to dense} in milliseconds."""
     torch.manual_seed(0)
     shape = SHAPES[name]
@@ -210,6 +210,7 @@ def measure(name: str, device: str, repeats: int, clock: str) -> dict[str, dict[
     steps = {
         label: Step(shape, dense, make, device, clock, in_place=label.endswith(IN_PLACE))
         for label, make in contenders(shape).items()
+        if label.startswith(("dense", only))
     }
     set_tf32(False)
     for step in steps.values():
@@ -247,6 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shapes", nargs="+", help="word-small, char, imdb, agnews, word-large; all on CUDA")
+    parser.add_argument("--only", default="", help="lasso or bayes: these alone, and dense")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="on the CPU: wall or processor time")
@@ -257,7 +259,8 @@ def main() -> None:
     wanted = args.shapes or (
         ["word-small"] if args.device == "cpu" else [n.partition("/")[0] for n in SHAPES]
     )
-    names = [name for name in SHAPES if name.partition("/")[0] in wanted]
+    kinds = {"lasso": ("sgd",), "bayes": ("adam",)}.get(args.only, ("sgd", "adam"))
+    names = [name for name in SHAPES if name.partition("/")[0] in wanted and name.endswith(kinds)]
     unknown = set(wanted) - {name.partition("/")[0] for name in SHAPES}
     if unknown:
         parser.error(f"unknown shape {sorted(unknown)[0]!r}")
@@ -266,7 +269,7 @@ def main() -> None:
     everything = {"machine": line, "repeats": args.repeats, "clock": args.clock, "unit": "ms", "shapes": {}}
     for name in names:
         print(f"\n{name}  (batch {SHAPES[name].batch}, {SHAPES[name].steps} steps)")
-        results = measure(name, args.device, args.repeats, args.clock)
+        results = measure(name, args.device, args.repeats, args.clock, args.only)
         everything["shapes"][name] = results
         for label, row in results.items():
             aim = target(label, args.device)
