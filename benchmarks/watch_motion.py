@@ -59,13 +59,14 @@ count_every    = 40
 [refit]
 keep = "last"
 """
-RATES = {"adam": 0.003, "sgd": 0.5}
-# Where the budget begins to turn; Adam moves by its rate however small a slope is, so what it shrinks by is larger.
+# The better of some, on validation with the first seed. Adam moves by its rate, however small a slope is: so what is
+# shrunk by has to be larger.
+RATES = {"adam": {"dense": 0.01, "sparse": 0.003}, "sgd": {"dense": 1.0, "sparse": 1.0}}
 GROUPS = {
-    ("sgd", "subgradient"): 1e-3,
-    ("sgd", "proximal"): 1e-3,
-    ("adam", "subgradient"): 2.5e-4,
-    ("adam", "proximal"): 0.02,
+    ("adam", "subgradient"): 1e-3,
+    ("adam", "proximal"): 0.2,
+    ("sgd", "subgradient"): 4e-3,
+    ("sgd", "proximal"): 4e-3,
 }
 # A budget, and H of the dense network of 2 x H that has as many gates, or weights.
 BUDGETS = {"gates=48": 8, "weights=1846": 13}
@@ -107,13 +108,13 @@ def write_npz(wheel: Path, out: Path) -> None:
 
 def settings(optimizer: str) -> dict[str, list[str]]:
     """Name of a row -> the keys in which it differs from the recipe."""
-    own = [f"train.optimizer={optimizer}", f"train.lr={RATES[optimizer]}"]
-    rows = {f"dense 2 x {hidden}": [*own, f"model.hidden={hidden}"] for hidden in (64, *BUDGETS.values())}
+    dense, sparse = ([f"train.optimizer={optimizer}", f"train.lr={lr}"] for lr in RATES[optimizer].values())
+    rows = {f"dense 2 x {hidden}": [*dense, f"model.hidden={hidden}"] for hidden in (64, *BUDGETS.values())}
     for budget in BUDGETS:
         for update in ("subgradient", "proximal"):
             group = GROUPS[optimizer, update]
             rows[f"{update}, {budget}"] = [
-                *own,
+                *sparse,
                 "sparsify.method=group-lasso",
                 f"sparsify.update={update}",
                 *(["sparsify.threshold=0.001"] if update == "subgradient" else []),
@@ -177,7 +178,7 @@ def main() -> None:
     trained = parts.add_parser("train", help="the table")
     trained.add_argument("npz", type=Path)
     trained.add_argument("--out", type=Path, default=Path("runs/watch"))
-    trained.add_argument("--seeds", type=int, default=2)
+    trained.add_argument("--seeds", type=int, default=3)
     trained.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.part == "data":
