@@ -5,8 +5,10 @@ paper does not state. `lambda`: the strength of pruning W+N, which the paper say
 `small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
 three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`,
 `large-wn`: the same to the end, and lambda. `imdb-vectors`, `agnews-vectors`: what pretrained vectors are worth to
-the dense network; `agnews-rows`: what half of the training rows are to it, and to one of 64 neurons. A trial differs
-from its recipe in the keys that its name lists and is otherwise trained in full.
+the dense network, those that are predicted included; `agnews-rows`: what half of the training rows are to it, and to
+one of 64 neurons. `word-updates`, `imdb-updates`: subgradient and proximal updates, SGD and Adam, each to the same
+budget and then refitted. A trial differs from its recipe in the keys that its name lists and is otherwise trained in
+full.
 Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
@@ -20,6 +22,8 @@ are done already are taken from their folders.
     python reproduction/choose_settings.py imdb-vectors --json reproduction/choice_imdb_vectors.json
     python reproduction/choose_settings.py agnews-vectors --json reproduction/choice_agnews_vectors.json
     python reproduction/choose_settings.py agnews-rows --json reproduction/choice_agnews_rows.json
+    python reproduction/choose_settings.py word-updates --json reproduction/choice_word_updates.json
+    python reproduction/choose_settings.py imdb-updates --json reproduction/choice_imdb_updates.json
 """
 
 from __future__ import annotations
@@ -44,7 +48,14 @@ RECIPE = {
     "imdb-vectors": "imdb-original",
     "agnews-vectors": "agnews-original",
     "agnews-rows": "agnews-original",
+    "word-updates": "ptb-word-small-prune-wgn",
+    "imdb-updates": "imdb-original",
 }
+# Budgets end when the rate begins to fall; Adam's proximal lambdas are larger, since it moves by its rate.
+TO_560_GATES = "budget.gates=560 dropout=0.1 epochs=24 schedule=linear after=14 refit.epochs=16"
+TO_24_GATES = (
+    "method=group-lasso budget.gates=24 keep=last test_every=0 schedule=linear after=18 refit.epochs=10"
+)
 TRIALS = {
     "bayes": [
         f"batch={batch} steps={steps} clip={clip} after={after} forget_bias={forget} init_range={start}"
@@ -85,12 +96,32 @@ TRIALS = {
         f"group={group} clip={clip} warm_up={updates}"
         for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
     ],
-    "imdb-vectors": ["vectors=word2vec", "vectors=none"],
-    "agnews-vectors": ["vectors=word2vec", "vectors=none"],
+    "imdb-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
+    "agnews-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
     # What is not validation trains: all rows but the usual twentieth, and half as many.
     "agnews-rows": [
         *(f"hidden=64 epochs=5 valid_fraction={part}" for part in (0.05, 0.525)),
         "epochs=5 valid_fraction=0.525",  # to compare with the row, whose best epoch is the third
+    ],
+    "word-updates": [
+        f"{TO_560_GATES} optimizer={how}"
+        for how in (
+            "sgd update=subgradient lr=1 refit.lr=0.5",
+            "sgd update=proximal lr=1 refit.lr=0.5",
+            "adam update=subgradient lr=0.002 threshold=0.001 refit.lr=0.001",
+            "adam update=proximal lr=0.002 group=0.2 l1=0.001 refit.lr=0.001",
+            "adam update=proximal lr=0.002 group=1 l1=0.005 refit.lr=0.001",
+        )
+    ],
+    "imdb-updates": [
+        f"{TO_24_GATES} optimizer={how}"
+        for how in (
+            "sgd update=subgradient lr=1 clip=5 group=0.0001 l1=0.000001 refit.lr=0.5",
+            "sgd update=proximal lr=1 clip=5 group=0.0001 l1=0.000001 refit.lr=0.5",
+            "adam update=subgradient lr=0.001 group=0.0001 l1=0.000001 threshold=0.0005 refit.lr=0.0005",
+            "adam update=proximal lr=0.001 group=0.2 l1=0.002 refit.lr=0.0005",
+            "adam update=proximal lr=0.001 group=1 l1=0.01 refit.lr=0.0005",
+        )
     ],
 }
 
