@@ -58,7 +58,7 @@ def gradient(
     plain = added_to is not None and added_to.layout == torch.strided and added_to.dtype == w.dtype
     in_place = plain and w.dtype.itemsize > 2
     into = added_to if in_place else None
-    if fusible([w, *([into] if into is not None else [])]):
+    if fusible([w, slopes, *([into] if into is not None else [])]):
         from gatewise.sparsify import triton_lasso
 
         new = triton_lasso.gradient(plan, k, w, slopes, scale, into)
