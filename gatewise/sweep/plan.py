@@ -27,7 +27,8 @@ from typing import Any
 
 from gatewise.sweep.space import SweepError, Variable, in_order, parse_over, parse_variable
 from gatewise.tasks import recipe as recipes
-from gatewise.tasks.schema import SECTIONS, Budget, Recipe, RecipeError, Refit, Sparsify, parse, suggestion
+from gatewise.tasks.parsing import parse, suggestion
+from gatewise.tasks.schema import SECTIONS, Budget, Recipe, RecipeError, Refit, Sparsify
 
 SPARSE, DENSE = "sparse", "dense"
 OBJECTIVES = ("quality", "bytes", "time")

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from gatewise.tasks.schema import SECTIONS, suggestion
+from gatewise.tasks.parsing import suggestion
+from gatewise.tasks.schema import SECTIONS
 
 TYPES = {
     f"{name}.{key}": hint for name, kind in SECTIONS.items() for key, hint in get_type_hints(kind).items()

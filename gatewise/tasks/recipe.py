@@ -24,6 +24,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gatewise.tasks.parsing import parse, suggestion
 from gatewise.tasks.schema import (
     BUDGETS,
     DEFAULTS,
@@ -33,8 +34,6 @@ from gatewise.tasks.schema import (
     SECTIONS,
     Recipe,
     RecipeError,
-    parse,
-    suggestion,
 )
 
 FOLDER = Path(__file__).parent.parent / "recipes"

@@ -14,7 +14,8 @@ from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.data.classification import TextData
 from gatewise.tasks.data.language import LanguageData, Vocabulary
 from gatewise.tasks.data.pronunciation import WordData
-from gatewise.tasks.schema import DEFAULTS, OWN_DATA, PAPER_DATA, READERS, Recipe, RecipeError, parse
+from gatewise.tasks.parsing import parse
+from gatewise.tasks.schema import DEFAULTS, OWN_DATA, PAPER_DATA, READERS, Recipe, RecipeError
 from gatewise.tasks.training.assembly import build_model, make_sparsifier
 from gatewise.tasks.training.schedule import learning_rates
 

@@ -28,8 +28,9 @@ from gatewise.tasks.data.pronunciation import LETTERS, PHONEMES, WordData, cmudi
 from gatewise.tasks.data.series import SeriesData, npz_series
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.data.vectors import Coverage, find_vectors, longest, pretrained_rows
+from gatewise.tasks.parsing import parse, suggestion
 from gatewise.tasks.provenance import digest_of
-from gatewise.tasks.schema import PAPER_DATA, Recipe, RecipeError, parse, suggestion
+from gatewise.tasks.schema import PAPER_DATA, Recipe, RecipeError
 
 
 def load_data(recipe: Recipe, data_dir: str | Path | None = None, encoding: Encoding | None = None) -> Corpus:

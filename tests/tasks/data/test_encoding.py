@@ -21,7 +21,7 @@ from gatewise.tasks.data.encoding import Encoding, encoding_of, save_encoding
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.files import RunError
 from gatewise.tasks.finished.saved import evaluate_saved
-from gatewise.tasks.schema import parse
+from gatewise.tasks.parsing import parse
 from gatewise.tasks.training.trainer import Options, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "g2p", "csv", "npz", "series")

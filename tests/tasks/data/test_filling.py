@@ -11,7 +11,8 @@ import torch
 from gatewise.tasks.data.filling import RIDGES, Matrix, fill
 from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.data.vectors import longest, pretrained_rows
-from gatewise.tasks.schema import RecipeError, parse
+from gatewise.tasks.parsing import parse
+from gatewise.tasks.schema import RecipeError
 
 WORDS = [f"word{k}" for k in range(60)]
 LACKING = ["late0", "Late1", "nowhere"]
