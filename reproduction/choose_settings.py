@@ -127,8 +127,8 @@ TRIALS = {
 
 
 def folder(trial: str) -> str:
-    """batch32-steps35-...: a name for the run's folder."""
-    return trial.replace("=", "").replace(" ", "-")
+    """batch32-steps35-...: a name for the run's folder; of a path, its parts."""
+    return trial.replace("=", "").replace(" ", "-").replace("/", ".")
 
 
 def summary(trial: str, result: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ def test_an_argument_is_a_recipe_its_changes_and_a_share() -> None:
     assert run == Run("imdb-bayes-wgn", ("seed=1", "train.epochs=3"), 0.25)
     assert run.name == "imdb-bayes-wgn-seed1-train.epochs3"
     assert parsed("imdb-bayes-wgn").share == 1
+    assert parsed("g2p-original teacher.run=runs/a").name == "g2p-original-teacher.runruns.a"  # one folder
 
 
 @pytest.mark.parametrize("wrong", ["", "imdb seed", "imdb share=0", "imdb share=1.5", "imdb share=half"])
