@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,8 +136,7 @@ def from_zero(program: Program) -> Program:
     return substituted(program, {node: Node(Full(0.0), (), node.shape) for node in given})
 
 
-@dataclass(frozen=True)
-class LengthsBeside(Input):
+class LengthsBeside(Input, streams="yes"):
     """Lengths that forward() does not take; a sequence may have no step."""
 
 

@@ -8,7 +8,7 @@ arrives in pieces. Axes are counted from the front, sizes are those of the node 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 import numpy as np
 
@@ -27,12 +27,19 @@ COMPARISONS = frozenset("eq ne lt le gt ge and or xor".split())
 REDUCTIONS = frozenset("sum mean max min prod any all argmax argmin logsumexp std var norm median".split())
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Operation:
-    """What a node computes of its inputs."""
+    """What a node computes of its inputs: a frozen dataclass, without saying so each time."""
 
-    channels: ClassVar[str] = "mixed"  # apart, moved, mixed
-    streams: ClassVar[str] = "whole sequences only"
+    channels: ClassVar[str]  # apart, moved, mixed
+    streams: ClassVar[str]
+
+    def __init_subclass__(
+        cls, channels: str = "mixed", streams: str = "whole sequences only", eq: bool = True
+    ) -> None:
+        cls.channels, cls.streams = channels, streams
+        dataclass(frozen=True, eq=eq)(cls)
 
     @property
     def name(self) -> str:
@@ -42,38 +49,30 @@ class Operation:
 # What needs no input.
 
 
-@dataclass(frozen=True)
-class Input(Operation):
+class Input(Operation, streams="yes"):
     """An argument of forward(), or a part of one: `x`, `state.0`."""
 
     argument: str
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Parameter(Operation):
+class Parameter(Operation, streams="yes"):
     """A parameter or buffer of the model, by its name, used past any layer."""
 
     tensor: str
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True, eq=False)
-class Constant(Operation):
+class Constant(Operation, streams="yes", eq=False):
     """Numbers that forward() wrote down."""
 
     values: np.ndarray
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
 class Extent(Operation):
     """A size as a number: () int."""
 
     size: int
 
 
-@dataclass(frozen=True)
 class Count(Operation):
     """start, start + step, ...: as many as the node is long."""
 
@@ -81,35 +80,28 @@ class Count(Operation):
     step: int = 1
 
 
-@dataclass(frozen=True)
-class Full(Operation):
+class Full(Operation, streams="yes"):
     """One number everywhere, in the node's shape."""
 
     value: float
-    streams: ClassVar[str] = "yes"
 
 
 # Layers, by the name of their module. Widths are the original ones, also of compact layers.
 
 
-@dataclass(frozen=True)
-class Embed(Operation):
+class Embed(Operation, streams="yes"):
     """ids (...) -> vectors (..., E)."""
 
     module: str
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Linear(Operation):
+class Linear(Operation, streams="yes"):
     """x (..., I) W^T + b -> (..., O)."""
 
     module: str
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Recurrent(Operation):
+class Recurrent(Operation, streams="yes, with its states; one direction"):
     """x (B, T, I) [, lengths (B,)] [, h (L*D, B, H) [, c]] -> y (B, T, D*H); LastState reads its last states.
 
     Batch first, whatever the module says. With lengths, every sequence ends at its own, and y is zero behind. A
@@ -119,20 +111,15 @@ class Recurrent(Operation):
     module: str
     lengths: bool = False  # whether inputs[1] has them
     states: int = 0  # how many of the inputs, the last ones, are first states; without, they are zero
-    streams: ClassVar[str] = "yes, with its states; one direction"
 
 
-@dataclass(frozen=True)
-class LastState(Operation):
+class LastState(Operation, channels="moved", streams="yes"):
     """h or c (L*D, B, H) of the Recurrent that is the input."""
 
     part: str
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Decode(Operation):
+class Decode(Operation, streams="yes: it decodes what was read so far; not with keys and votes"):
     """[keys (B, T, A), votes (B, T, V),] h (L, B, H) [, c] -> ids (B, longest): a layer reads its own answers.
 
         o_k = layer(embedding(y_{k-1}))                   y_0 = start; one direction
@@ -150,22 +137,18 @@ class Decode(Operation):
     longest: int
     states: int = 1  # how many of the inputs, the last ones, are first states: h, or h and c
     query: str = ""  # the layer that looks for keys; without there are neither keys nor votes
-    streams: ClassVar[str] = "yes: it decodes what was read so far; not with keys and votes"
 
 
-@dataclass(frozen=True)
-class LayerNorm(Operation):
+class LayerNorm(Operation, streams="yes"):
     """(x - mean) / sqrt(var + eps) [* inputs[1]] [+ the next], over the last `axes` axes."""
 
     axes: int
     eps: float
     scaled: bool = False
     shifted: bool = False
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Convolve(Operation):
+class Convolve(Operation, streams="yes, with the last inputs, where it looks back only and its stride is 1"):
     """x (B, C, T) * weight (O, C / groups, K) [+ bias] -> (B, O, T'), zeros before and after as `padding` says."""
 
     stride: int = 1
@@ -173,11 +156,9 @@ class Convolve(Operation):
     groups: int = 1
     padding: tuple[int, int] = (0, 0)
     biased: bool = False
-    streams: ClassVar[str] = "yes, with the last inputs, where it looks back only and its stride is 1"
 
 
-@dataclass(frozen=True)
-class Pool(Operation):
+class Pool(Operation, channels="apart"):
     """max or mean of windows over the last axis (B, C, T) -> (B, C, T'); a mean counts `padding` only if asked to."""
 
     function: str
@@ -186,20 +167,16 @@ class Pool(Operation):
     dilation: int = 1
     padding: tuple[int, int] = (0, 0)
     counts_padding: bool = True
-    channels: ClassVar[str] = "apart"
 
 
 # Every value by itself.
 
 
-@dataclass(frozen=True)
-class Map(Operation):
+class Map(Operation, channels="apart", streams="yes"):
     """f(x), with the settings of f: elu(alpha), leaky_relu(slope), softplus(beta, threshold), clamp(low, high)."""
 
     function: str
     settings: tuple[float, ...] = ()
-    channels: ClassVar[str] = "apart"
-    streams: ClassVar[str] = "yes"
 
     @property
     def keeps_zero(self) -> bool:
@@ -208,173 +185,123 @@ class Map(Operation):
         return self.function in KEEPS_ZERO
 
 
-@dataclass(frozen=True)
-class Combine(Operation):
+class Combine(Operation, channels="apart", streams="yes"):
     """f(a, b), with axes of size 1 and missing ones in front repeated."""
 
     function: str
-    channels: ClassVar[str] = "apart"
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Choose(Operation):
+class Choose(Operation, channels="apart", streams="yes"):
     """b where a, else c."""
 
-    channels: ClassVar[str] = "apart"
-    streams: ClassVar[str] = "yes"
 
-
-@dataclass(frozen=True)
-class Cast(Operation):
+class Cast(Operation, channels="apart", streams="yes"):
     """The same values as the node's kind: float, int, bool."""
-
-    channels: ClassVar[str] = "apart"
-    streams: ClassVar[str] = "yes"
 
 
 # The same values in other places.
 
 
-@dataclass(frozen=True)
-class Permute(Operation):
+class Permute(Operation, channels="moved", streams="yes"):
     """Axis k of the answer is axis order[k] of x."""
 
     order: tuple[int, ...]
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes"
 
 
-@dataclass(frozen=True)
-class Reshape(Operation):
+class Reshape(Operation, channels="moved", streams="yes, where time stays an axis"):
     """The same values, row by row, in the node's shape."""
 
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes, where time stays an axis"
 
-
-@dataclass(frozen=True)
-class Expand(Operation):
+class Expand(Operation, channels="moved", streams="yes"):
     """Axes of size 1, and missing ones in front, repeated to the node's shape."""
 
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes"
 
-
-@dataclass(frozen=True)
-class Slice(Operation):
+class Slice(Operation, channels="moved", streams="yes, of channels; the last steps too"):
     """Every `step`-th from start to before stop, along one axis; stop is a size, none is negative."""
 
     axis: int
     start: int
     stop: int
     step: int = 1
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes, of channels; the last steps too"
 
 
-@dataclass(frozen=True)
-class Concat(Operation):
+class Concat(Operation, channels="moved", streams="yes, of channels"):
     """The inputs one after another along an axis."""
 
     axis: int
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes, of channels"
 
 
-@dataclass(frozen=True)
-class Flip(Operation):
+class Flip(Operation, channels="moved", streams="yes, of channels"):
     """Backwards along axes."""
 
     axes: tuple[int, ...]
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes, of channels"
 
 
-@dataclass(frozen=True)
-class Pad(Operation):
+class Pad(Operation, channels="moved", streams="yes, of channels; of time in front, once"):
     """`before` and `after` entries of one value around an axis."""
 
     axis: int
     before: int
     after: int
     value: float = 0.0
-    channels: ClassVar[str] = "moved"
-    streams: ClassVar[str] = "yes, of channels; of time in front, once"
 
 
-@dataclass(frozen=True)
-class Index(Operation):
+class Index(Operation, channels="moved"):
     """x at whole numbers: inputs[1:] index the axes from `axis` on, as many as there are, and take their place.
 
     Negative numbers count from the end.
     """
 
     axis: int
-    channels: ClassVar[str] = "moved"
 
 
-@dataclass(frozen=True)
-class Gather(Operation):
+class Gather(Operation, channels="moved"):
     """answer[..., k, ...] = x[..., index[..., k, ...], ...] along one axis; others are cut to the index's size."""
 
     axis: int
-    channels: ClassVar[str] = "moved"
 
 
 # What looks along axes.
 
 
-@dataclass(frozen=True)
-class Reduce(Operation):
+class Reduce(Operation, streams="yes: sum, mean, max, min over time with a running answer; over channels"):
     """sum, mean, max, ... over axes, kept with size 1 if `keep`. std, var: settings = (correction,); norm: (p,)."""
 
     function: str
     axes: tuple[int, ...]
     keep: bool = False
     settings: tuple[float, ...] = ()
-    streams: ClassVar[str] = "yes: sum, mean, max, min over time with a running answer; over channels"
 
 
-@dataclass(frozen=True)
-class Softmax(Operation):
+class Softmax(Operation, streams="yes, over channels; over time where a weighted sum follows"):
     """exp(x) / sum exp(x) along an axis, or its logarithm."""
 
     axis: int
     log: bool = False
-    streams: ClassVar[str] = "yes, over channels; over time where a weighted sum follows"
 
 
-@dataclass(frozen=True)
-class Cumulate(Operation):
+class Cumulate(Operation, streams="yes, with the sum so far"):
     """Running sum along an axis."""
 
     axis: int
-    streams: ClassVar[str] = "yes, with the sum so far"
 
 
-@dataclass(frozen=True)
-class Matmul(Operation):
+class Matmul(Operation, streams="yes, where time is not what is summed over"):
     """a (..., n, k) b (..., k, m), axes in front repeated as needed."""
 
-    streams: ClassVar[str] = "yes, where time is not what is summed over"
 
-
-@dataclass(frozen=True)
-class Unpack(Operation):
+class Unpack(Operation, channels="apart"):
     """y (B, T, C), lengths (B,) -> (B, L, C): `value` behind every end, cut after the longest unless L is given.
 
     L, the second size of the node, is a letter of its own where it is the longest length.
     """
 
     value: float = 0.0
-    channels: ClassVar[str] = "apart"
 
 
 # Of loops over time, which an analysis follows and back ends do not run.
 
 
-@dataclass(frozen=True)
 class Turn(Operation):
     """The number of a step of a loop: that of step k here, of any elsewhere."""
 
@@ -383,15 +310,12 @@ class Turn(Operation):
     count: int  # of its steps
 
 
-@dataclass(frozen=True)
-class Collect(Operation):
+class Collect(Operation, channels="moved"):
     """What every step of a loop gave, along a new axis; the inputs are those of three steps, which stand for all."""
 
     axis: int
-    channels: ClassVar[str] = "moved"
 
 
-@dataclass(frozen=True)
 class Opaque(Operation):
     """What this set cannot say; only an analysis may meet it."""
 
