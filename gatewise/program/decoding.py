@@ -15,12 +15,11 @@ from gatewise.program.layers import BATCH, TIME, first_states, is_hooked, n_stat
 from gatewise.program.operations import Decode
 from gatewise.program.recorder import Recorder
 from gatewise.program.sizes import Size
-from gatewise.program.stand_ins import Impossible, Recorded, Refused
+from gatewise.program.stand_ins import Impossible, Recorded, Refused, current
 
 
 @rule("greedy_decode")
 def greedy_decode(
-    recorder: Recorder,
     embedding: Any,
     rnn: Any,
     head: Any,
@@ -31,6 +30,7 @@ def greedy_decode(
     longest: Any,
     attention: Any = None,
 ) -> Recorded:
+    recorder: Recorder = current()
     if any(isinstance(n, Size) for n in (start, end, longest)):
         raise Refused("greedy_decode() goes by a size that only a call knows; write a number")
     check_decoder(embedding, rnn, head, start, end, longest, attention)
@@ -44,7 +44,7 @@ def greedy_decode(
         raise Impossible
     for looked in seen:
         unified(looked.shape[0], node.shape[1])
-    given = first_states(recorder, rnn, state, node.shape[1], alone=False)
+    given = first_states(rnn, state, node.shape[1], alone=False)
     recorder.called.update(names)
     op = Decode(*names, start, end, longest, len(given), query)
     return recorder.made(op, (*seen, *given), (node.shape[1], longest), INT)

@@ -1,4 +1,4 @@
-"""Layers that are one operation of a program: Linear, embeddings, recurrent layers, cells; packing; convolutions."""
+"""Layers that are one operation of a program: Linear, embeddings, recurrent layers, cells; packed sequences."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from torch import nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.rnn import PackedSequence
 
-from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
-from gatewise.program.along import reduced
-from gatewise.program.arithmetic import RULES, rule
+from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step, places_of
+from gatewise.program.arithmetic import rule
 from gatewise.program.fits import matched, unified
 from gatewise.program.graph import INT, Node
-from gatewise.program.operations import Convolve, Embed, LastState, Linear, Pool, Recurrent, Unpack
-from gatewise.program.recorder import Recorder, decide
-from gatewise.program.shapes import maybe, permute, reshaped, unsqueeze
-from gatewise.program.sizes import Size, letter, same
+from gatewise.program.operations import Embed, LastState, Linear, Recurrent, Unpack
+from gatewise.program.recorder import as_recorded, decide, made, node_of
+from gatewise.program.shapes import reshaped, transpose, unsqueeze, with_axes
+from gatewise.program.sizes import letter, same
 from gatewise.program.stand_ins import Impossible, NeedsShape, Recorded, Refused, current
 
 BATCH, TIME = letter("B"), letter("T")
@@ -44,32 +43,43 @@ def needs(value: Any, *candidates: Any, kind: str | None = None) -> None:
         raise NeedsShape(value.argument, list(candidates), kind)
 
 
-def call_linear(recorder: Recorder, name: str, module: Any, input: Any) -> Recorded:
+def call_linear(name: str, module: Any, input: Any) -> Recorded:
     width = module.in_features
-    needs(
-        input, (BATCH, TIME, width), (TIME, BATCH, width), (BATCH, width), (BATCH, TIME, letter("S9"), width)
-    )
-    node = recorder.node(input)
+    more = (BATCH, TIME, letter("S9"), width)
+    needs(input, (BATCH, TIME, width), (TIME, BATCH, width), (BATCH, width), more)
+    node = node_of(input)
     if not node.rank:
         raise Impossible
     matched(node.shape[-1], width)
-    return recorder.made(Linear(name), [node], (*node.shape[:-1], module.out_features))
+    return made(Linear(name), [node], (*node.shape[:-1], module.out_features))
 
 
-def call_embedding(recorder: Recorder, name: str, module: Any, input: Any) -> Recorded:
+def call_embedding(name: str, module: Any, input: Any) -> Recorded:
     needs(input, (BATCH, TIME), (TIME, BATCH), (BATCH,), (BATCH, TIME, letter("S9")), kind=INT)
-    node = recorder.node(input)
+    node = node_of(input)
     decide(node, INT)
     if node.kind != INT:
         raise Impossible
-    return recorder.made(Embed(name), [node], (*node.shape, module.embedding_dim))
+    return made(Embed(name), [node], (*node.shape, module.embedding_dim))
+
+
+# Recurrent layers.
+
+
+def state_shape(module: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
+    """A state as a layer takes and gives it, (L*D, B, H); without L*D for a cell, without B for a single sequence."""
+    places = () if is_single_step(module) else (n_places(module),)
+    return (*places, *batch, module.hidden_size)
 
 
 def state_shapes(module: Any, batch: tuple[int, ...]) -> Any:
-    """What a layer takes as its first state: (L*D, B, H), or two of them."""
-    places = module.num_layers * (2 if module.bidirectional else 1)
-    shape = (places, *batch, module.hidden_size)
+    """What a layer takes as its first state: h, or h and c."""
+    shape = state_shape(module, batch)
     return shape if n_states(module) == 1 else (shape, shape)
+
+
+def n_places(module: nn.Module) -> int:
+    return len([*places_of(module)])
 
 
 def n_states(module: nn.Module) -> int:
@@ -78,125 +88,80 @@ def n_states(module: nn.Module) -> int:
     return cell.n_states
 
 
-def call_recurrent(
-    recorder: Recorder, name: str, module: Any, input: Any, hx: Any = None, *, mask: Any = None
-) -> Any:
+def call_recurrent(name: str, module: Any, input: Any, hx: Any = None, *, mask: Any = None) -> Any:
     """y, h_n or y, (h_n, c_n), in the layout of the module; the operation itself is batch first."""
     if mask is not None:
-        if not recorder.lenient:
-            raise Refused(
-                f"{name} skips the steps that mask= says; lengths, or a packed sequence, can be said"
-            )
-        recorder.unknown("it says which steps count", [mask])
+        if not current().lenient:
+            why = f"{name} skips the steps that mask= says; lengths, or a packed sequence, can be said"
+            raise Refused(why)
+        current().unknown("it says which steps count", [mask])
     if isinstance(input, RecordedPack):
-        if recorder.node(input.data_first).rank != 3:
+        if input.data_first.node.rank != 3:
             raise Impossible
-        y, states = recur(recorder, name, module, input.data_first, hx, input.lengths)
-        return RecordedPack(y, input.lengths), as_states(module, states)
+        y, states = recur(name, module, input.data_first, hx, input.lengths)
+        return RecordedPack(y, input.lengths), states
     width = module.input_size
-    first = (BATCH, TIME, width) if module.batch_first else (TIME, BATCH, width)
-    needs(input, first, (TIME, width))
-    node = recorder.node(input)
-    if node.rank not in (2, 3):
+    needs(input, (BATCH, TIME, width) if module.batch_first else (TIME, BATCH, width), (TIME, width))
+    x = as_recorded(input)
+    if x.node.rank not in (2, 3):
         raise Impossible
-    matched(node.shape[-1], width)
-    alone = node.rank == 2
-    x = (
-        unsqueeze(recorder, input, 0)
-        if alone
-        else input
-        if module.batch_first
-        else permute(recorder, input, 1, 0, 2)
-    )
-    y, states = recur(recorder, name, module, x, hx, None, alone)
-    shape = recorder.node(y).shape
-    if alone:
-        return reshaped(recorder, y, shape[1:]), as_states(
-            module, [without_batch(recorder, s) for s in states]
-        )
-    return (y if module.batch_first else permute(recorder, y, 1, 0, 2)), as_states(module, states)
+    if x.node.rank == 2:
+        y, states = recur(name, module, unsqueeze(x, 0), hx, alone=True)
+        return with_axes(y, 0, 1, ()), states
+    y, states = recur(name, module, x if module.batch_first else transpose(x, 0, 1), hx)
+    return y if module.batch_first else transpose(y, 0, 1), states
 
 
-def without_batch(recorder: Recorder, state: Recorded) -> Recorded:
-    shape = recorder.node(state).shape
-    return reshaped(recorder, state, (shape[0], shape[2]))
-
-
-def as_states(module: nn.Module, states: list[Recorded]) -> Any:
-    return states[0] if len(states) == 1 else tuple(states)
+def call_cell(name: str, module: Any, input: Any, hx: Any = None) -> Any:
+    """One step: a layer over a sequence of one."""
+    needs(input, (BATCH, module.input_size), (module.input_size,))
+    x = as_recorded(input)
+    if x.node.rank not in (1, 2):
+        raise Impossible
+    *batch, width = x.node.shape
+    return recur(name, module, reshaped(x, (*(batch or [1]), 1, width)), hx, alone=not batch)[1]
 
 
 def recur(
-    recorder: Recorder, name: str, module: Any, x: Any, hx: Any, lengths: Node | None, alone: bool = False
-) -> tuple[Recorded, list[Recorded]]:
-    """A layer over (B, T, I), with y (B, T, D*H) and states (L*D, B, H)."""
-    node = recorder.node(x)
-    if same(node.shape[1], BATCH) and not same(node.shape[0], BATCH):
+    name: str, module: Any, x: Recorded, hx: Any, lengths: Node | None = None, alone: bool = False
+) -> tuple[Recorded, Any]:
+    """A layer over (B, T, I): y (B, T, D*H), and its last states as the module gives them."""
+    batch, time, width = x.node.shape
+    if same(time, BATCH) and not same(batch, BATCH):
         raise Impossible  # the argument has its time first
-    matched(node.shape[-1], module.input_size)
-    given = first_states(recorder, module, hx, node.shape[0], alone)
+    matched(width, module.input_size)
+    given = first_states(module, hx, batch, alone)
     op = Recurrent(name, lengths is not None, len(given))
-    directions = 2 if module.bidirectional else 1
-    shape = (*node.shape[:2], directions * module.hidden_size)
-    y = recorder.made(op, [node, *([] if lengths is None else [lengths]), *given], shape)
-    form = (module.num_layers * directions, node.shape[0], module.hidden_size)
-    states = [recorder.made(LastState(part), [y], form) for part in ("h", "c")[: n_states(module)]]
-    return y, states
+    directions = 2 if getattr(module, "bidirectional", False) else 1
+    ends = [] if lengths is None else [lengths]
+    y = made(op, [x, *ends, *given], (batch, time, directions * module.hidden_size))
+    whole, own = (n_places(module), batch, module.hidden_size), () if alone else (batch,)
+    states = [made(LastState(part), [y], whole) for part in ("h", "c")[: n_states(module)]]
+    h, *c = (reshaped(state, state_shape(module, own)) for state in states)
+    return y, (h, *c) if c else h
 
 
-def first_states(recorder: Recorder, module: Any, hx: Any, batch: int, alone: bool) -> list[Node]:
+def first_states(module: Any, hx: Any, batch: int, alone: bool) -> list[Node]:
+    """Those that a call is given, as (L*D, B, H)."""
     if hx is None:
         return []
-    form = state_shapes(module, () if alone else (batch,))
-    needs(hx, form)
-    wanted = n_states(module)
-    parts = [hx] if wanted == 1 else list(hx)
-    if len(parts) != wanted:
+    shape = state_shape(module, () if alone else (batch,))
+    needs(hx, state_shapes(module, () if alone else (batch,)))
+    parts = [hx] if n_states(module) == 1 else list(hx)
+    if len(parts) != n_states(module):
         raise Impossible
-    form = form if wanted == 1 else form[0]
     nodes = []
     for part in parts:
-        needs(part, form)
-        node = recorder.node(part)
-        if node.rank != len(form):
+        needs(part, shape)
+        own = node_of(part).shape
+        if len(own) != len(shape):
             raise Impossible
-        places = module.num_layers * (2 if module.bidirectional else 1)
-        matched(node.shape[-1], module.hidden_size)
-        for own, asked in zip(node.shape, (places, *([] if alone else [batch]))):
-            unified(own, asked)
-        whole = (places, batch, module.hidden_size)
-        nodes.append(recorder.node(reshaped(recorder, part, whole)) if alone else node)
+        matched(own[-1], shape[-1])
+        for size, asked in zip(own[:-1], shape[:-1]):
+            unified(size, asked)
+        whole = (n_places(module), batch, module.hidden_size)
+        nodes.append(reshaped(as_recorded(part), whole).node)
     return nodes
-
-
-def call_cell(recorder: Recorder, name: str, module: Any, input: Any, hx: Any = None) -> Any:
-    """One step: a layer over a sequence of one."""
-    needs(input, (BATCH, module.input_size), (module.input_size,))
-    node = recorder.node(input)
-    if node.rank not in (1, 2):
-        raise Impossible
-    matched(node.shape[-1], module.input_size)
-    batch = node.shape[0] if node.rank == 2 else 1
-    wanted = n_states(module)
-    form = (batch, module.hidden_size) if node.rank == 2 else (module.hidden_size,)
-    given = []
-    if hx is not None:
-        needs(hx, form if wanted == 1 else (form, form))
-        for part in [hx] if wanted == 1 else list(hx):
-            needs(part, form)
-            own = recorder.node(part)
-            matched(own.shape[-1], module.hidden_size)
-            if own.rank != node.rank or (own.rank == 2 and unified(own.shape[0], batch) is None):
-                raise Impossible
-            given.append(recorder.node(reshaped(recorder, part, (1, batch, module.hidden_size))))
-    x = reshaped(recorder, input, (batch, 1, module.input_size))
-    y = recorder.made(Recurrent(name, False, len(given)), [x, *given], (batch, 1, module.hidden_size))
-    states = [
-        reshaped(recorder, recorder.made(LastState(part), [y], (1, batch, module.hidden_size)),
-                 (batch, module.hidden_size) if node.rank == 2 else (module.hidden_size,))
-        for part in ("h", "c")[:wanted]
-    ]  # fmt: skip
-    return as_states(module, states)
 
 
 # Packed sequences.
@@ -246,29 +211,27 @@ class Numbers:
 
 
 @rule("tolist")
-def tolist(recorder: Recorder, x: Any) -> Numbers:
-    node = recorder.node(x)
-    if node.rank != 1 or recorder.lenient:
+def tolist(x: Recorded) -> Numbers:
+    if x.node.rank != 1 or current().lenient:
         raise Refused("it makes a list of what only a call knows")
-    return Numbers(node)
+    return Numbers(x.node)
 
 
 def pack_padded_sequence(
     input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> RecordedPack:
-    recorder = current()
     width = letter(f"C.{input.argument}") if isinstance(input, Recorded) and not input.is_shaped else 0
     needs(input, (BATCH, TIME, width) if batch_first else (TIME, BATCH, width))
-    node = recorder.node(input)
+    node = node_of(input)
     if node.rank < 2:
         raise Impossible
     needs(lengths, (node.shape[0 if batch_first else 1],), kind=INT)
-    ends = lengths.node if isinstance(lengths, Numbers) else recorder.node(lengths)
+    ends = lengths.node if isinstance(lengths, Numbers) else node_of(lengths)
     decide(ends, INT)
     if ends.rank != 1:
         raise Impossible
-    x = input if batch_first else permute(recorder, input, 1, 0, *range(2, node.rank))
-    unified(ends.shape[0], recorder.node(x).shape[0])
+    x = as_recorded(input) if batch_first else transpose(as_recorded(input), 0, 1)
+    unified(ends.shape[0], x.node.shape[0])
     return RecordedPack(x, ends)
 
 
@@ -280,11 +243,10 @@ def pad_packed_sequence(
         raise Refused("it pads a packed sequence that is an argument")
     lengths = sequence.lengths
     name = recorder.lengths.setdefault(lengths, f"L{len(recorder.lengths) + 1}")
-    node = recorder.node(sequence.data_first)
+    batch, _, *widths = sequence.data_first.node.shape
     longest = recorder.bound(letter(name)) if total_length is None else total_length
-    shape = (node.shape[0], longest, *node.shape[2:])
-    y = recorder.made(Unpack(float(padding_value)), [node, lengths], shape)
-    return (y if batch_first else permute(recorder, y, 1, 0, *range(2, node.rank))), Recorded.of(lengths)
+    y = made(Unpack(float(padding_value)), [sequence.data_first, lengths], (batch, longest, *widths))
+    return (y if batch_first else transpose(y, 0, 1)), Recorded.of(lengths)
 
 
 def pack_sequence(*args: Any, **kwargs: Any) -> Any:
@@ -297,82 +259,3 @@ PACKING: dict[str, Callable[..., Any]] = {
     "pack_sequence": pack_sequence,
     "pad_sequence": pack_sequence,
 }
-
-
-# Convolutions and pools over time.
-
-
-def single(value: Any) -> int:
-    found = value[0] if isinstance(value, tuple | list) else value
-    if isinstance(found, Size):
-        raise Refused("a convolution as wide as only a call knows")
-    return int(found)
-
-
-@rule("conv1d")
-def conv1d(
-    recorder: Recorder, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Recorded:  # fmt: skip
-    node, kernel = recorder.node(x), recorder.node(weight)
-    alone = node.rank == 2
-    if node.rank not in (2, 3):
-        raise Impossible
-    source = unsqueeze(recorder, x, 0) if alone else x
-    batch, channels, steps = recorder.node(source).shape
-    matched(channels, kernel.shape[1] * groups)
-    by, wide, taps = single(stride), single(dilation), kernel.shape[2]
-    reach = wide * (taps - 1)
-    if padding == "same":
-        around = (reach // 2, reach - reach // 2)
-    elif padding == "valid":
-        around = (0, 0)
-    else:
-        around = (single(padding), single(padding))
-    length = (steps + around[0] + around[1] - reach - 1) // by + 1
-    op = Convolve(by, wide, groups, around, bias is not None)
-    inputs = [source, weight, *([] if bias is None else [bias])]
-    y = recorder.made(op, inputs, (batch, kernel.shape[0], length))
-    return reshaped(recorder, y, recorder.node(y).shape[1:]) if alone else y
-
-
-def pooled(function: str) -> Any:
-    def call(
-        recorder: Recorder, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, *more: Any,
-        dilation: Any = 1, ceil_mode: bool = False, count_include_pad: bool = True, return_indices: bool = False,
-    ) -> Recorded:  # fmt: skip
-        if more:
-            dilation, ceil_mode = (
-                (more[0], more[1] if len(more) > 1 else False) if function == "max" else (1, more[0])
-            )
-            count_include_pad = more[1] if function == "mean" and len(more) > 1 else count_include_pad
-        if ceil_mode or return_indices:
-            raise Refused("pooling with ceil_mode or return_indices")
-        node = recorder.node(x)
-        if node.rank not in (2, 3):
-            raise Impossible
-        if isinstance(kernel_size, Size) and same(kernel_size, node.shape[-1]):
-            return reduced(recorder, function, x, -1, True)
-        kernel, around, wide = single(kernel_size), single(padding), single(dilation)
-        by = kernel if stride is None or stride == () else single(stride)
-        maybe(recorder, node.shape[-1], kernel)
-        length = (node.shape[-1] + 2 * around - wide * (kernel - 1) - 1) // by + 1
-        op = Pool(function, kernel, by, wide, (around, around), bool(count_include_pad))
-        return recorder.made(op, [x], (*node.shape[:-1], length))
-
-    return call
-
-
-RULES["max_pool1d"], RULES["avg_pool1d"] = pooled("max"), pooled("mean")
-
-
-def pooled_away(function: str) -> Any:
-    def call(recorder: Recorder, x: Any, output_size: Any, **_: Any) -> Recorded:
-        if single(output_size) != 1:
-            raise Refused("adaptive pooling to more than one step")
-        return reduced(recorder, function, x, -1, True)
-
-    return call
-
-
-RULES["adaptive_max_pool1d"], RULES["adaptive_avg_pool1d"] = pooled_away("max"), pooled_away("mean")

@@ -38,7 +38,7 @@ from gatewise.program.fits import within
 from gatewise.program.graph import INT
 from gatewise.program.operations import Collect, Turn
 from gatewise.program.parts import cat, getitem, stack
-from gatewise.program.recorder import Recorder
+from gatewise.program.recorder import Recorder, made, node_of
 from gatewise.program.shapes import reshaped
 from gatewise.program.stand_ins import Recorded, RecordedNumber, Refused, current
 
@@ -96,9 +96,8 @@ def over_tensor(x: Any, axis: int, frame: FrameType) -> Iterator[Any]:
 
 
 def steps_of(x: Any, axis: int) -> tuple[int, Callable[[Any], Any]]:
-    recorder = current()
     index = (*[slice(None)] * axis,)
-    return recorder.node(x).shape[axis], lambda t: getitem(recorder, x, (*index, t))
+    return node_of(x).shape[axis], lambda t: getitem(x, (*index, t))
 
 
 class Turns:
@@ -188,28 +187,28 @@ def every_step(tensors: Any) -> int | None:
     return found[0][1] if [k for k, _ in found] == [*range(RECORDED)] else None
 
 
-def collected_stack(recorder: Recorder, tensors: Any, dim: int = 0, **named: Any) -> Any:
+def collected_stack(tensors: Any, dim: int = 0, **named: Any) -> Any:
     count = every_step(tensors)
     if count is None:
-        return stack(recorder, tensors, dim, **named)
+        return stack(tensors, dim, **named)
     if not all(value.is_shaped for value in tensors):
-        return recorder.unknown("stack() may mix its channels", tensors)
-    like = recorder.node(tensors[-1])
+        return current().unknown("stack() may mix its channels", tensors)
+    like = node_of(tensors[-1])
     axis = within(dim, like.rank + 1)
     shape = (*like.shape[:axis], count, *like.shape[axis:])
-    return recorder.made(Collect(axis), list(tensors), shape, like.kind)
+    return made(Collect(axis), list(tensors), shape, like.kind)
 
 
-def collected_cat(recorder: Recorder, tensors: Any, dim: int = 0, **named: Any) -> Any:
+def collected_cat(tensors: Any, dim: int = 0, **named: Any) -> Any:
     count = every_step(tensors)
     if count is None:
-        return cat(recorder, tensors, dim, **named)
+        return cat(tensors, dim, **named)
     if not all(value.is_shaped for value in tensors):
-        return recorder.unknown("cat() may mix its channels", tensors)
-    like = recorder.node(tensors[-1])
+        return current().unknown("cat() may mix its channels", tensors)
+    like = node_of(tensors[-1])
     axis = within(dim, like.rank)
-    whole = collected_stack(recorder, tensors, axis)
-    return reshaped(recorder, whole, (*like.shape[:axis], count * like.shape[axis], *like.shape[axis + 1 :]))
+    whole = collected_stack(tensors, axis)
+    return reshaped(whole, (*like.shape[:axis], count * like.shape[axis], *like.shape[axis + 1 :]))
 
 
 RULES["iter"] = over_tensor

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gatewise.program.graph import BOOL, FLOAT, INT, Node, leaves
+from gatewise.program.graph import BOOL, FLOAT, INT, Node, leaves, mapped
 from gatewise.program.operations import (
     Constant,
     Expand,
@@ -41,6 +41,7 @@ from gatewise.program.stand_ins import (
     Parts,
     Recorded,
     Refused,
+    current,
     is_shape,
     is_unshaped,
     usual_shapes,
@@ -71,13 +72,13 @@ class Recorder(TorchFunctionMode):
         self.called: set[str] = set()  # layers
         self.asked: set[str] = set()  # parameters of which forward() asks where they are, or the like
         self.loops: list[Any] = []
-        self.carried: list[
-            tuple[Node, Node]
-        ] = []  # what names meant before the last step of a loop, and after it
+        # What names meant before the last step of a loop, and after it.
+        self.carried: list[tuple[Node, Node]] = []
         named = [
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
         ]
+        self.tensors = dict(named)
         self.names = {id(tensor): name for name, tensor in reversed(named)}
         self.modules = {id(module): name for name, module in model.named_modules()}
         self.parameters: dict[str, Node] = {}
@@ -177,19 +178,23 @@ class Recorder(TorchFunctionMode):
         base = name[:-1] if writes and name not in self.rules else name
         if base.startswith("i") and base[1:] in AUGMENTED and base not in self.rules:
             base, writes = base[1:], True
-        if kwargs.get("out") is not None:
+        if kwargs.pop("out", None) is not None:
             raise Refused(f"{name}(..., out=) writes into another tensor")
         rule = self.rules.get(base)
         if rule is None:
             raise Refused(f"{name}() is not an operation that a program has")
-        in_place = writes or bool(kwargs.pop("inplace", False))
+        in_place = writes or name == "setitem" or bool(kwargs.pop("inplace", False))
         try:
-            result = rule(self, *args, **kwargs)
+            result = rule(*self.as_stand_ins(args), **self.as_stand_ins(kwargs))
         except TypeError as error:
             if "argument" not in str(error):
                 raise
             raise Refused(f"{name}() is called in a way that a program cannot say ({error})") from error
         return self.write(args[0], result) if in_place else result
+
+    def as_stand_ins(self, values: Any) -> Any:
+        """What a rule takes: a stand-in that is up to date for every tensor, whoever made it."""
+        return mapped(lambda leaf: as_recorded(leaf) if isinstance(leaf, Tensor) else leaf, values)
 
     def write(self, target: Any, value: Any) -> Any:
         """target := value, in place; other names of its memory are out of date from now on."""
@@ -207,7 +212,7 @@ class Recorder(TorchFunctionMode):
     def node(self, value: Any) -> Node:
         """The node of whatever forward() computes with."""
         if isinstance(value, Recorded):
-            return value.node if value.version == value.memory.version else self.stale(value)
+            return value.node if value.is_fresh else self.stale(value)
         if isinstance(value, Node):
             return value
         if id(value) in self.names and isinstance(value, Tensor):
@@ -215,9 +220,8 @@ class Recorder(TorchFunctionMode):
         if isinstance(value, Size):
             return self.new(Extent(value), (), (), INT)
         if isinstance(value, Tensor):
-            return self.new(
-                Constant(value.detach().cpu().numpy()), (), tuple(value.shape), kind_of(value.dtype)
-            )
+            values = value.detach().cpu().numpy()
+            return self.new(Constant(values), (), values.shape, kind_of(value.dtype))
         if isinstance(value, bool | int | float | np.ndarray | np.generic):
             numbers = np.asarray(value)
             kind = {"b": BOOL, "i": INT, "u": INT}.get(numbers.dtype.kind, FLOAT)
@@ -252,13 +256,10 @@ class Recorder(TorchFunctionMode):
         turn = self.loops[-1].turn if self.loops else None
         return Node(op, inputs, tuple(shape), kind, current_line(), turn)  # type: ignore[arg-type]
 
-    def made(
-        self, op: Operation, inputs: Any, shape: Any, kind: str | None = FLOAT, view_of: Any = None
-    ) -> Recorded:
+    def made(self, op: Operation, inputs: Any, shape: Any, kind: str | None = FLOAT) -> Recorded:
         """A stand-in for what an operation gives; what only moves values may share memory with its input."""
         nodes = tuple(self.node(value) for value in inputs)
-        source = view_of if view_of is not None else inputs[0] if isinstance(op, VIEWS) else None
-        memory = source.memory if isinstance(source, Recorded) else None
+        memory = inputs[0].memory if isinstance(op, VIEWS) and isinstance(inputs[0], Recorded) else None
         return Recorded.of(self.new(op, nodes, tuple(shape), kind), memory)
 
 
@@ -272,6 +273,33 @@ ANSWERED = ASKED | frozenset("len item tolist numpy bool int float index contain
 # What needs no shape, or knows better than others which one it must be.
 SHAPELESS = frozenset("device requires_grad greedy_decode".split())
 AUGMENTED = frozenset("add sub mul truediv floordiv mod pow and or xor matmul".split())
+
+
+def node_of(value: Any) -> Node:
+    """The node of whatever the call that is recorded computes with."""
+    node: Node = current().node(value)
+    return node
+
+
+def as_recorded(value: Any) -> Recorded:
+    """A stand-in that is up to date."""
+    if isinstance(value, Recorded) and (not value.is_shaped or value.is_fresh):
+        return value
+    return Recorded.of(node_of(value), getattr(value, "memory", None))
+
+
+def made(op: Operation, inputs: Any, shape: Any, kind: str | None = FLOAT) -> Recorded:
+    stand_in: Recorded = current().made(op, inputs, shape, kind)
+    return stand_in
+
+
+def tensor_of(x: Recorded) -> Tensor | None:
+    """The tensor itself, where it is one of the model or forward() wrote it down."""
+    op = x.node.op
+    if isinstance(op, Constant):
+        return torch.from_numpy(op.values)
+    found: Tensor | None = current().tensors[op.tensor] if isinstance(op, Parameter) else None
+    return found
 
 
 def name_of(func: Any) -> str:

@@ -93,7 +93,7 @@ def called(recorder: Recorder, module: nn.Module, usual: Callable[..., Any], arg
     else:
         recorder.called.add(name)
         with torch._C.DisableTorchFunction():
-            result = leaf(recorder, name, module, *args, **kwargs)
+            result = leaf(name, module, *args, **kwargs)
     return watched(recorder, module, result) if seen else result
 
 
@@ -106,11 +106,11 @@ def loop_over(*args: Any) -> Loop:
         raise recorder.refuse(Refused(NOT_PLAIN if not isinstance(step, Recorded) and step < 1 else why))
 
     def number(t: Any) -> Any:
-        scaled = t if step == 1 else RULES["mul"](recorder, t, step)
-        return scaled if same(start, 0) else RULES["add"](recorder, scaled, start)
+        scaled = t if step == 1 else RULES["mul"](t, step)
+        return scaled if same(start, 0) else RULES["add"](scaled, start)
 
     count = -((start - stop) // step)
-    return Loop(count, number, lambda: number(counted(recorder, count)))
+    return Loop(count, number, lambda: number(counted(count)))
 
 
 class RangeType(type):

@@ -11,9 +11,9 @@ from gatewise.program.arithmetic import RULES, rule
 from gatewise.program.fits import is_one, unified, within
 from gatewise.program.graph import BOOL, INT
 from gatewise.program.operations import Expand, Permute, Reshape
-from gatewise.program.recorder import Recorder
+from gatewise.program.recorder import made, node_of
 from gatewise.program.sizes import Size, Undecided, is_whole, same, same_shape
-from gatewise.program.stand_ins import Assume, Impossible, Recorded, Refused
+from gatewise.program.stand_ins import Assume, Impossible, Recorded, Refused, current
 
 DTYPES = {INT: torch.int64, BOOL: torch.bool}
 
@@ -22,8 +22,8 @@ DTYPES = {INT: torch.int64, BOOL: torch.bool}
 
 
 @rule("shape", "size")
-def size(recorder: Recorder, x: Any, dim: Any = None) -> Any:
-    shape = recorder.node(x).shape
+def size(x: Recorded, dim: Any = None) -> Any:
+    shape = x.node.shape
     return Sizes(shape) if dim is None else shape[within(dim, len(shape))]
 
 
@@ -43,28 +43,26 @@ class Sizes(tuple):  # type: ignore[type-arg]
         return Sizes((*self, *other))
 
 
-RULES["dim"] = RULES["ndim"] = RULES["ndimension"] = lambda recorder, x: recorder.node(x).rank
-RULES["numel"] = RULES["nelement"] = lambda recorder, x: math.prod(recorder.node(x).shape)
-RULES["len"] = lambda recorder, x: recorder.node(x).shape[0]
-RULES["is_contiguous"] = lambda recorder, x, **_: True
-RULES["is_floating_point"] = lambda recorder, x: recorder.node(x).kind not in (INT, BOOL)
-RULES["is_cuda"] = RULES["is_meta"] = RULES["is_sparse"] = RULES["is_nested"] = lambda recorder, x: False
-RULES["is_mkldnn"] = RULES["is_quantized"] = RULES["is_complex"] = RULES["is_nested"]
-RULES["is_cpu"] = lambda recorder, x: True
+RULES["dim"] = RULES["ndim"] = RULES["ndimension"] = lambda x: x.node.rank
+RULES["numel"] = RULES["nelement"] = lambda x: math.prod(x.node.shape)
+RULES["len"] = lambda x: x.node.shape[0]
+RULES["is_floating_point"] = lambda x: x.node.kind not in DTYPES
+RULES["get_device"] = lambda x: -1
+for _name in ("is_contiguous", "is_cpu"):
+    RULES[_name] = lambda x, **_: True
+for _name in ("is_cuda", "is_meta", "is_sparse", "is_nested", "is_mkldnn", "is_quantized", "is_complex"):
+    RULES[_name] = lambda x: False
 
 
 @rule("dtype")
-def dtype(recorder: Recorder, x: Any) -> torch.dtype:
-    floats = (p.dtype for p in recorder.model.parameters() if p.is_floating_point())
-    return DTYPES.get(recorder.node(x).kind) or next(floats, torch.float32)
+def dtype(x: Recorded) -> torch.dtype:
+    floats = (p.dtype for p in current().model.parameters() if p.is_floating_point())
+    return DTYPES.get(x.node.kind) or next(floats, torch.float32)
 
 
 @rule("device")
-def device(recorder: Recorder, x: Any) -> torch.device:
-    return next((p.device for p in recorder.model.parameters()), torch.device("cpu"))
-
-
-RULES["get_device"] = lambda recorder, x: -1
+def device(x: Recorded) -> torch.device:
+    return next((p.device for p in current().model.parameters()), torch.device("cpu"))
 
 
 # The same values in another shape.
@@ -77,12 +75,11 @@ def listed(sizes: Any) -> list[Any]:
 
 
 @rule("reshape", "view", "_unsafe_view")
-def reshape(recorder: Recorder, x: Any, *sizes: Any, shape: Any = None) -> Recorded:
-    node = recorder.node(x)
+def reshape(x: Recorded, *sizes: Any, shape: Any = None) -> Recorded:
     wanted = listed(sizes) if shape is None else list(shape)
     if not all(is_whole(n) for n in wanted):
         raise Refused("it asks for a shape that only a call knows")
-    total = math.prod(node.shape)
+    total = math.prod(x.node.shape)
     free = [k for k, n in enumerate(wanted) if not isinstance(n, Size) and n == -1]
     known = math.prod(n for k, n in enumerate(wanted) if k not in free)
     try:
@@ -91,11 +88,11 @@ def reshape(recorder: Recorder, x: Any, *sizes: Any, shape: Any = None) -> Recor
     except Undecided:
         fits = False
     if not fits:
-        written_out(node.shape, wanted)
+        written_out(x.node.shape, wanted)
         raise Impossible
     if free:
         wanted[free[0]] = rest
-    return reshaped(recorder, x, tuple(wanted))
+    return reshaped(x, tuple(wanted))
 
 
 def written_out(shape: tuple[int, ...], wanted: list[int]) -> None:
@@ -109,52 +106,51 @@ def written_out(shape: tuple[int, ...], wanted: list[int]) -> None:
         unified(open_ones[0], numbers[0])
 
 
-def reshaped(recorder: Recorder, x: Any, shape: tuple[int, ...]) -> Recorded:
-    if same_shape(recorder.node(x).shape, shape):
-        return Recorded.of(recorder.node(x), getattr(x, "memory", None))
-    return recorder.made(Reshape(), [x], shape, recorder.node(x).kind)
+def reshaped(x: Recorded, shape: tuple[int, ...]) -> Recorded:
+    return x.alias() if same_shape(x.node.shape, shape) else made(Reshape(), [x], shape, x.node.kind)
 
 
-RULES["view_as"] = RULES["reshape_as"] = lambda recorder, x, other: reshape(
-    recorder, x, recorder.node(other).shape
-)
+def with_axes(x: Recorded, first: int, last: int, sizes: tuple[int, ...]) -> Recorded:
+    """Other axes in the place of those from the first to before the last."""
+    shape = x.node.shape
+    return reshape(x, (*shape[:first], *sizes, *shape[last:]))
+
+
+RULES["view_as"] = RULES["reshape_as"] = lambda x, other: reshape(x, other.node.shape)
 
 
 @rule("flatten")
-def flatten(recorder: Recorder, x: Any, start_dim: int = 0, end_dim: int = -1) -> Recorded:
-    shape = recorder.node(x).shape
-    first, last = within(start_dim, len(shape)), within(end_dim, len(shape))
-    return reshaped(recorder, x, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+def flatten(x: Recorded, start_dim: int = 0, end_dim: int = -1) -> Recorded:
+    first, last = (within(dim, x.node.rank) for dim in (start_dim, end_dim))
+    return with_axes(x, first, last + 1, (math.prod(x.node.shape[first : last + 1]),))
 
 
 @rule("unflatten")
-def unflatten(recorder: Recorder, x: Any, dim: int, sizes: Any) -> Recorded:
-    shape = recorder.node(x).shape
-    at = within(dim, len(shape))
-    return reshape(recorder, x, (*shape[:at], *sizes, *shape[at + 1 :]))
+def unflatten(x: Recorded, dim: int, sizes: Any) -> Recorded:
+    at = within(dim, x.node.rank)
+    return with_axes(x, at, at + 1, sizes)
 
 
 @rule("unsqueeze")
-def unsqueeze(recorder: Recorder, x: Any, dim: int) -> Recorded:
-    shape = recorder.node(x).shape
-    at = within(dim, len(shape) + 1)
-    return reshaped(recorder, x, (*shape[:at], 1, *shape[at:]))
+def unsqueeze(x: Recorded, dim: int) -> Recorded:
+    at = within(dim, x.node.rank + 1)
+    return with_axes(x, at, at, (1,))
 
 
 @rule("squeeze")
-def squeeze(recorder: Recorder, x: Any, *dims: Any, dim: Any = None) -> Recorded:
+def squeeze(x: Recorded, *dims: Any, dim: Any = None) -> Recorded:
     """Axes of a size that only a call knows stay, as they do in every call but those of one sequence or one step."""
-    shape = recorder.node(x).shape
+    shape = x.node.shape
     given = listed(dims) if dims else [] if dim is None else listed([dim])
     asked = {within(d, len(shape)) for d in given} if given else set(range(len(shape)))
     for axis in asked:
-        maybe(recorder, shape[axis], 1)
-    return reshaped(recorder, x, tuple(n for k, n in enumerate(shape) if k not in asked or not is_one(n)))
+        maybe(shape[axis], 1)
+    return reshaped(x, tuple(n for k, n in enumerate(shape) if k not in asked or not is_one(n)))
 
 
-def maybe(recorder: Recorder, size: int, number: int) -> None:
+def maybe(size: int, number: int) -> None:
     """An analysis follows both: calls in which a size is this number, and all others."""
-    name = str(size)
+    name, recorder = str(size), current()
     if recorder.lenient and isinstance(size, Size) and name in size.letters:
         (is_it,) = recorder.choice(f"whether {name} is {number}", [(0,), (1,)])
         if is_it:
@@ -162,41 +158,40 @@ def maybe(recorder: Recorder, size: int, number: int) -> None:
 
 
 @rule("permute")
-def permute(recorder: Recorder, x: Any, *order: Any, dims: Any = None) -> Recorded:
-    node = recorder.node(x)
+def permute(x: Recorded, *order: Any, dims: Any = None) -> Recorded:
+    node = x.node
     axes = [within(k, node.rank) for k in (listed(order) if order else dims)]
     if sorted(axes) != list(range(node.rank)):
         raise Impossible
     if axes == sorted(axes):
-        return Recorded.of(node, getattr(x, "memory", None))
-    return recorder.made(Permute(tuple(axes)), [x], [node.shape[k] for k in axes], node.kind)
+        return x.alias()
+    return made(Permute(tuple(axes)), [x], [node.shape[k] for k in axes], node.kind)
 
 
 @rule("transpose", "swapaxes", "swapdims")
-def transpose(recorder: Recorder, x: Any, dim0: int, dim1: int) -> Recorded:
-    rank = recorder.node(x).rank
-    order = list(range(rank))
-    a, b = within(dim0, rank), within(dim1, rank)
+def transpose(x: Recorded, dim0: int, dim1: int) -> Recorded:
+    order = list(range(x.node.rank))
+    a, b = within(dim0, len(order)), within(dim1, len(order))
     order[a], order[b] = order[b], order[a]
-    return permute(recorder, x, order)
+    return permute(x, order)
 
 
 @rule("movedim", "moveaxis")
-def movedim(recorder: Recorder, x: Any, source: Any, destination: Any) -> Recorded:
-    rank = recorder.node(x).rank
+def movedim(x: Recorded, source: Any, destination: Any) -> Recorded:
+    rank = x.node.rank
     order = [k for k in range(rank) if k != within(source, rank)]
     order.insert(within(destination, rank), within(source, rank))
-    return permute(recorder, x, order)
+    return permute(x, order)
 
 
 @rule("t", "T", "mT")
-def transposed(recorder: Recorder, x: Any) -> Recorded:
-    return x if recorder.node(x).rank < 2 else transpose(recorder, x, -2, -1)
+def transposed(x: Recorded) -> Recorded:
+    return x if x.node.rank < 2 else transpose(x, -2, -1)
 
 
 @rule("expand", "broadcast_to")
-def expand(recorder: Recorder, x: Any, *sizes: Any, size: Any = None) -> Recorded:
-    node, wanted = recorder.node(x), listed(sizes) if size is None else list(size)
+def expand(x: Any, *sizes: Any, size: Any = None) -> Recorded:
+    node, wanted = node_of(x), listed(sizes) if size is None else list(size)
     if len(wanted) < node.rank:
         raise Impossible
     old = (*[1] * (len(wanted) - node.rank), *node.shape)
@@ -204,33 +199,31 @@ def expand(recorder: Recorder, x: Any, *sizes: Any, size: Any = None) -> Recorde
         a if not isinstance(n, Size) and n == -1 else n if is_one(a) else unified(a, n)
         for a, n in zip(old, wanted)
     )
-    if same_shape(shape, node.shape):
-        return Recorded.of(node, getattr(x, "memory", None))
-    return recorder.made(Expand(), [x], shape, node.kind)
+    if isinstance(x, Recorded) and same_shape(shape, node.shape):
+        return x.alias()
+    return made(Expand(), [x], shape, node.kind)
 
 
-RULES["expand_as"] = lambda recorder, x, other: expand(recorder, x, recorder.node(other).shape)
+RULES["expand_as"] = lambda x, other: expand(x, other.node.shape)
 
 
 @rule("repeat", "tile")
-def repeat(recorder: Recorder, x: Any, *times: Any, repeats: Any = None, dims: Any = None) -> Recorded:
+def repeat(x: Recorded, *times: Any, repeats: Any = None, dims: Any = None) -> Recorded:
     """(a, b) n times over an axis: (n, a, b) -> (n * a, b)."""
     counts = listed(times) if times else list(repeats or dims)
-    shape = recorder.node(x).shape
-    if len(counts) < len(shape):
+    if len(counts) < x.node.rank:
         raise Impossible
-    shape = (*[1] * (len(counts) - len(shape)), *shape)
-    apart = [n for count, size in zip(counts, shape) for n in (1, size)]
-    wide = [n for count, size in zip(counts, shape) for n in (count, size)]
-    whole = tuple(count * size for count, size in zip(counts, shape))
-    return reshaped(recorder, expand(recorder, reshaped(recorder, x, tuple(apart)), wide), whole)
+    shape = (*[1] * (len(counts) - x.node.rank), *x.node.shape)
+    apart = reshaped(x, tuple(n for size in shape for n in (1, size)))
+    wide = expand(apart, [n for count, size in zip(counts, shape) for n in (count, size)])
+    return reshaped(wide, tuple(count * size for count, size in zip(counts, shape)))
 
 
 @rule("repeat_interleave")
-def repeat_interleave(recorder: Recorder, x: Any, repeats: Any, dim: Any = None, **_: Any) -> Recorded:
+def repeat_interleave(x: Recorded, repeats: Any, dim: Any = None, **_: Any) -> Recorded:
     if dim is None or not is_whole(repeats):
         raise Refused("repeat_interleave() as often as a tensor says, or over all axes")
-    shape = recorder.node(x).shape
+    shape = x.node.shape
     at = within(dim, len(shape))
-    wide = expand(recorder, unsqueeze(recorder, x, at + 1), (*shape[: at + 1], repeats, *shape[at + 1 :]))
-    return reshaped(recorder, wide, (*shape[:at], shape[at] * repeats, *shape[at + 1 :]))
+    wide = expand(unsqueeze(x, at + 1), (*shape[: at + 1], repeats, *shape[at + 1 :]))
+    return with_axes(wide, at, at + 2, (shape[at] * repeats,))

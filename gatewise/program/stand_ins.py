@@ -96,9 +96,18 @@ class Recorded(Tensor):
         made.argument = argument
         return made
 
+    def alias(self) -> Recorded:
+        """Another stand-in for the same tensor, or for a view of it that looks alike."""
+        return Recorded.of(self.node, self.memory)
+
     @property
     def is_shaped(self) -> bool:
         return "node" in vars(self)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has written into another view of it since."""
+        return self.version == self.memory.version
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
