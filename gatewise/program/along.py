@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from gatewise.program.arithmetic import RULES, Rule, cast, combine, number, rule
+from gatewise.program.arithmetic import RULES, cast, combine, number, rule
 from gatewise.program.fits import matched, within
 from gatewise.program.graph import BOOL, FLOAT, INT
 from gatewise.program.operations import Convolve, Cumulate, Pool, Reduce, Softmax
@@ -37,21 +38,19 @@ def reduced(
     return made(Reduce(function, axes, bool(keep), settings), [x], shape, kind)
 
 
-def reduction(function: str) -> Rule:
-    def call(
-        x: Recorded, *dims: Any, dim: Any = None, axis: Any = None, keepdim: Any = False, dtype: Any = None
-    ) -> Recorded:
-        if dims and isinstance(dims[-1], bool):
-            dims, keepdim = dims[:-1], dims[-1]
-        given = dims if len(dims) > 1 else dims[0] if dims else dim if dim is not None else axis
-        return reduced(function, x if dtype is None else cast(x, kind_of(dtype)), given, keepdim)
-
-    return call
+def reduction(
+    function: str, x: Recorded, *dims: Any, dim: Any = None, axis: Any = None, keepdim: Any = False,
+    dtype: Any = None,
+) -> Recorded:  # fmt: skip
+    if dims and isinstance(dims[-1], bool):
+        dims, keepdim = dims[:-1], dims[-1]
+    given = dims if len(dims) > 1 else dims[0] if dims else dim if dim is not None else axis
+    return reduced(function, x if dtype is None else cast(x, kind_of(dtype)), given, keepdim)
 
 
 for _name in ("sum", "mean", "any", "all", "logsumexp", "prod"):
-    RULES[_name] = reduction(_name)
-RULES["amax"], RULES["amin"] = reduction("max"), reduction("min")
+    RULES[_name] = partial(reduction, _name)
+RULES["amax"], RULES["amin"] = partial(reduction, "max"), partial(reduction, "min")
 
 
 class Extremes(NamedTuple):
@@ -61,45 +60,35 @@ class Extremes(NamedTuple):
     indices: Recorded
 
 
-def extreme(function: str) -> Rule:
+def extreme(function: str, x: Recorded, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """max and min: of all values, along an axis with where they were, or of two tensors."""
-
-    def call(x: Recorded, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-        other = dim if isinstance(dim, torch.Tensor) else other
-        if other is not None:
-            return combine(f"{function}imum", x, other)
-        values = reduced(function, x, dim, keepdim)
-        return values if dim is None else Extremes(values, located(f"arg{function}")(x, dim, keepdim))
-
-    return call
+    other = dim if isinstance(dim, torch.Tensor) else other
+    if other is not None:
+        return combine(f"{function}imum", x, other)
+    values = reduced(function, x, dim, keepdim)
+    return values if dim is None else Extremes(values, located(f"arg{function}", x, dim, keepdim))
 
 
-def located(function: str) -> Rule:
-    def call(x: Recorded, dim: Any = None, keepdim: bool = False) -> Recorded:
-        if dim is None:
-            raise Refused(f"{function}() over all axes at once")
-        return reduced(function, x, dim, keepdim)
-
-    return call
+def located(function: str, x: Recorded, dim: Any = None, keepdim: bool = False) -> Recorded:
+    if dim is None:
+        raise Refused(f"{function}() over all axes at once")
+    return reduced(function, x, dim, keepdim)
 
 
 for _name in ("max", "min"):
-    RULES[_name], RULES[f"arg{_name}"] = extreme(_name), located(f"arg{_name}")
+    RULES[_name], RULES[f"arg{_name}"] = partial(extreme, _name), partial(located, f"arg{_name}")
 
 
-def spread(function: str) -> Rule:
-    def call(
-        x: Recorded, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = 1
-    ) -> Recorded:
-        if isinstance(dim, bool):
-            dim, unbiased = None, dim
-        settled = correction if unbiased is None else int(unbiased)
-        return reduced(function, x, dim, keepdim, (number(settled),))
-
-    return call
+def spread(
+    function: str, x: Recorded, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = 1
+) -> Recorded:  # fmt: skip
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    settled = correction if unbiased is None else int(unbiased)
+    return reduced(function, x, dim, keepdim, (number(settled),))
 
 
-RULES["std"], RULES["var"] = spread("std"), spread("var")
+RULES["std"], RULES["var"] = partial(spread, "std"), partial(spread, "var")
 
 
 @rule("norm", "vector_norm", "linalg_vector_norm")
@@ -115,16 +104,13 @@ def normalize(x: Recorded, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> 
     return x / norm(x, p, dim, True).clamp(eps)
 
 
-def softmaxed(log: bool) -> Rule:
-    def call(x: Recorded, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Recorded:
-        if dim is None:
-            raise Refused("softmax() without dim=")
-        return made(Softmax(within(dim, x.node.rank), log), [x], x.node.shape, FLOAT)
-
-    return call
+def softmaxed(log: bool, x: Recorded, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Recorded:
+    if dim is None:
+        raise Refused("softmax() without dim=")
+    return made(Softmax(within(dim, x.node.rank), log), [x], x.node.shape, FLOAT)
 
 
-RULES["softmax"], RULES["log_softmax"] = softmaxed(False), softmaxed(True)
+RULES["softmax"], RULES["log_softmax"] = partial(softmaxed, False), partial(softmaxed, True)
 
 
 @rule("cumsum")
@@ -198,13 +184,11 @@ def pooled(
     return made(op, [x], (*front, (steps + 2 * around - op.dilation * (kernel - 1) - 1) // by + 1))
 
 
-def pooled_away(function: str) -> Rule:
-    def call(x: Recorded, output_size: Any, **_: Any) -> Recorded:
-        if single(output_size) != 1:
-            raise Refused("adaptive pooling to more than one step")
-        return reduced(function, x, -1, True)
-
-    return call
+def pooled_away(function: str, x: Recorded, output_size: Any, **_: Any) -> Recorded:
+    if single(output_size) != 1:
+        raise Refused("adaptive pooling to more than one step")
+    return reduced(function, x, -1, True)
 
 
-RULES["adaptive_max_pool1d"], RULES["adaptive_avg_pool1d"] = pooled_away("max"), pooled_away("mean")
+RULES["adaptive_max_pool1d"] = partial(pooled_away, "max")
+RULES["adaptive_avg_pool1d"] = partial(pooled_away, "mean")

@@ -7,7 +7,8 @@ torch itself: a * b is recorded like that of forward().
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -68,17 +69,15 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def of_one(function: str, usual: Mapping[str, float | None]) -> Rule:
-    def call(x: Recorded, *given: Any, **named: Any) -> Recorded:
-        settings = {**usual, **dict(zip(usual, given)), **named}
-        if len(given) > len(usual) or settings.keys() != usual.keys():
-            raise Refused(f"{function}() with settings that a program does not have")
-        return pointwise(x, function, settings.values())
-
-    return call
+def of_one(function: str, x: Recorded, *given: Any, **named: Any) -> Recorded:
+    usual = SETTINGS[function]
+    settings = {**usual, **dict(zip(usual, given)), **named}
+    if len(given) > len(usual) or settings.keys() != usual.keys():
+        raise Refused(f"{function}() with settings that a program does not have")
+    return pointwise(x, function, settings.values())
 
 
-RULES.update({function: of_one(function, usual) for function, usual in SETTINGS.items()})
+RULES.update({function: partial(of_one, function) for function in SETTINGS})
 spelled(absolute="abs", negative="neg", arctan="atan", arcsin="asin", arccos="acos", fix="trunc",
         log_sigmoid="logsigmoid", _threshold="threshold")  # fmt: skip
 
@@ -204,36 +203,31 @@ def compare(function: str, a: Any, b: Any) -> Recorded:
     return made(Combine(function), [one, other], shape, BOOL)
 
 
-def arithmetic(function: str, swapped: bool = False) -> Rule:
-    def call(a: Any, b: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Any:
-        if rounding_mode not in (None, "floor"):
-            raise Refused(f"it divides with rounding_mode={rounding_mode!r}")
-        if alpha != 1:
-            b = combine("mul", b, alpha)
-        return combine("floordiv" if rounding_mode else function, *((b, a) if swapped else (a, b)))
-
-    return call
+def arithmetic(function: str, a: Any, b: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Recorded:
+    if rounding_mode not in (None, "floor"):
+        raise Refused(f"it divides with rounding_mode={rounding_mode!r}")
+    if alpha != 1:
+        b = combine("mul", b, alpha)
+    return combine("floordiv" if rounding_mode else function, a, b)
 
 
-def comparison(function: str) -> Rule:
-    return lambda a, b: compare(function, a, b)
+def swapped(function: str, b: Any, a: Any, *, alpha: Any = 1) -> Recorded:
+    """other - alpha * x, as torch.rsub() and Python's own have it."""
+    return arithmetic(function, a, b, alpha=alpha)
 
 
-def logical(function: str) -> Rule:
-    def call(a: Any, b: Any) -> Recorded:
-        for node in (node_of(a), node_of(b)):
-            decide(node, BOOL)
-            if node.kind != BOOL:
-                raise Refused("it combines the bits of numbers")
-        return compare(function, a, b)
-
-    return call
+def logical(function: str, a: Any, b: Any) -> Recorded:
+    for node in (node_of(a), node_of(b)):
+        decide(node, BOOL)
+        if node.kind != BOOL:
+            raise Refused("it combines the bits of numbers")
+    return compare(function, a, b)
 
 
 LOGICAL = ("and", "or", "xor")
-RULES.update({name: arithmetic(name) for name in ops.ARITHMETIC})
-RULES.update({f"r{name}": arithmetic(name, swapped=True) for name in ops.ARITHMETIC})
-RULES.update({name: logical(name) if name in LOGICAL else comparison(name) for name in ops.COMPARISONS})
+RULES.update({name: partial(arithmetic, name) for name in ops.ARITHMETIC})
+RULES.update({f"r{name}": partial(swapped, name) for name in ops.ARITHMETIC})
+RULES.update({name: partial(logical if name in LOGICAL else compare, name) for name in ops.COMPARISONS})
 for _name in LOGICAL:
     spelled(**{f"logical_{_name}": _name, f"bitwise_{_name}": _name, f"r{_name}": _name})
 spelled(truediv="div", rtruediv="rdiv", true_divide="div", divide="div", multiply="mul", subtract="sub",

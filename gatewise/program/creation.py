@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from gatewise.program.arithmetic import RULES, Rule, cast, compare, rule
+from gatewise.program.arithmetic import RULES, cast, compare, rule
 from gatewise.program.graph import FLOAT, INT
 from gatewise.program.operations import Count, Full
 from gatewise.program.recorder import decide, kind_of, made
@@ -52,32 +53,23 @@ def full_like(x: Recorded, fill_value: Any, dtype: Any = None, **_: Any) -> Reco
     return cast(full(x.node.shape, fill_value), kind_of(dtype) if dtype else x.node.kind or FLOAT)
 
 
-def filled(value: float) -> Rule:
-    def call(*size: Any, dtype: Any = None, **kwargs: Any) -> Recorded:
-        shape = kwargs.get("size", size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size)
-        return full(shape, value, dtype)
-
-    return call
+def filled(value: float, *size: Any, dtype: Any = None, **kwargs: Any) -> Recorded:
+    shape = kwargs.get("size", size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size)
+    return full(shape, value, dtype)
 
 
-def filled_of_kind(value: float) -> Rule:
-    def call(x: Recorded, *size: Any, dtype: Any = None, **kwargs: Any) -> Recorded:
-        return new_full(x, filled(value)(*size, **kwargs).node.shape, value, dtype)
-
-    return call
+def filled_of_kind(value: float, x: Recorded, *size: Any, dtype: Any = None, **kwargs: Any) -> Recorded:
+    return new_full(x, filled(value, *size, **kwargs).node.shape, value, dtype)
 
 
-def filled_like(value: float) -> Rule:
-    def call(x: Recorded, dtype: Any = None, **_: Any) -> Recorded:
-        stand_in = made(Full(value), [], x.node.shape, x.node.kind)
-        return stand_in if dtype is None else cast(stand_in, kind_of(dtype))
-
-    return call
+def filled_like(value: float, x: Recorded, dtype: Any = None, **_: Any) -> Recorded:
+    stand_in = made(Full(value), [], x.node.shape, x.node.kind)
+    return stand_in if dtype is None else cast(stand_in, kind_of(dtype))
 
 
 for _name, _value in {"zeros": 0.0, "ones": 1.0}.items():
-    RULES[_name] = filled(_value)
-    RULES[f"new_{_name}"], RULES[f"{_name}_like"] = filled_of_kind(_value), filled_like(_value)
+    RULES[_name], RULES[f"new_{_name}"] = partial(filled, _value), partial(filled_of_kind, _value)
+    RULES[f"{_name}_like"] = partial(filled_like, _value)
 
 
 @rule("empty", "rand", "randn", "new_empty", "rand_like", "randn_like", "empty_like", "bernoulli", "normal_")

@@ -39,7 +39,7 @@ from gatewise.program.graph import INT
 from gatewise.program.operations import Collect, Turn
 from gatewise.program.parts import cat, getitem, stack
 from gatewise.program.recorder import Recorder, made, node_of
-from gatewise.program.shapes import reshaped
+from gatewise.program.shapes import with_axes
 from gatewise.program.stand_ins import Recorded, RecordedNumber, Refused, current
 
 RECORDED = (
@@ -188,8 +188,7 @@ def every_step(tensors: Any) -> int | None:
 
 
 def collected_stack(tensors: Any, dim: int = 0, **named: Any) -> Any:
-    count = every_step(tensors)
-    if count is None:
+    if (count := every_step(tensors)) is None:
         return stack(tensors, dim, **named)
     if not all(value.is_shaped for value in tensors):
         return current().unknown("stack() may mix its channels", tensors)
@@ -200,15 +199,13 @@ def collected_stack(tensors: Any, dim: int = 0, **named: Any) -> Any:
 
 
 def collected_cat(tensors: Any, dim: int = 0, **named: Any) -> Any:
-    count = every_step(tensors)
-    if count is None:
+    if (count := every_step(tensors)) is None:
         return cat(tensors, dim, **named)
     if not all(value.is_shaped for value in tensors):
         return current().unknown("cat() may mix its channels", tensors)
-    like = node_of(tensors[-1])
-    axis = within(dim, like.rank)
+    axis = within(dim, node_of(tensors[-1]).rank)
     whole = collected_stack(tensors, axis)
-    return reshaped(whole, (*like.shape[:axis], count * like.shape[axis], *like.shape[axis + 1 :]))
+    return with_axes(whole, axis, axis + 2, (count * whole.node.shape[axis + 1],))
 
 
 RULES["iter"] = over_tensor

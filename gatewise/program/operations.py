@@ -45,6 +45,11 @@ class Operation:
     def name(self) -> str:
         return type(self).__name__
 
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether what is always zero in one channel is zero in the answer's."""
+        return True
+
 
 # What needs no input.
 
@@ -245,6 +250,10 @@ class Pad(Operation, channels="moved", streams="yes, of channels; of time in fro
     after: int
     value: float = 0.0
 
+    @property
+    def keeps_zero(self) -> bool:
+        return self.value == 0
+
 
 class Index(Operation, channels="moved"):
     """x at whole numbers: inputs[1:] index the axes from `axis` on, as many as there are, and take their place.
@@ -272,12 +281,20 @@ class Reduce(Operation, streams="yes: sum, mean, max, min over time with a runni
     keep: bool = False
     settings: tuple[float, ...] = ()
 
+    @property
+    def keeps_zero(self) -> bool:
+        return self.function in ("sum", "mean", "max", "min", "any", "norm", "median")
+
 
 class Softmax(Operation, streams="yes, over channels; over time where a weighted sum follows"):
     """exp(x) / sum exp(x) along an axis, or its logarithm."""
 
     axis: int
     log: bool = False
+
+    @property
+    def keeps_zero(self) -> bool:
+        return False
 
 
 class Cumulate(Operation, streams="yes, with the sum so far"):
@@ -297,6 +314,10 @@ class Unpack(Operation, channels="apart"):
     """
 
     value: float = 0.0
+
+    @property
+    def keeps_zero(self) -> bool:
+        return self.value == 0
 
 
 # Of loops over time, which an analysis follows and back ends do not run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -300,17 +301,14 @@ RULES["zero_"] = RULES["fill_"] = lambda x, value=0.0: RULES["full_like"](x, val
 RULES["copy_"] = lambda x, value, *_: expand(value, x.node.shape)
 
 
-def triangle(lower: bool) -> Any:
-    def call(x: Recorded, diagonal: int = 0) -> Any:
-        rows, columns = x.node.shape[-2:]
-        ahead = counted(columns) - counted(rows).unsqueeze(1)
-        gone = ahead > diagonal if lower else ahead < diagonal
-        return masked_fill(x, gone, False if x.node.kind == BOOL else 0)  # type: ignore[arg-type]
-
-    return call
+def triangle(lower: bool, x: Recorded, diagonal: int = 0) -> Any:
+    rows, columns = x.node.shape[-2:]
+    ahead = counted(columns) - counted(rows).unsqueeze(1)
+    gone = ahead > diagonal if lower else ahead < diagonal
+    return masked_fill(x, gone, False if x.node.kind == BOOL else 0)  # type: ignore[arg-type]
 
 
-RULES["tril"], RULES["triu"] = triangle(True), triangle(False)
+RULES["tril"], RULES["triu"] = partial(triangle, True), partial(triangle, False)
 
 
 @rule("data=")

@@ -91,30 +91,22 @@ class Size(int):
     __rmod__ = __rdivmod__ = __rfloordiv__
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, int | float):
-            return NotImplemented
-        low, high = bounds(self - other) if is_whole(other) else (None, None)
-        if low == high == 0:
-            return True
-        if (low is not None and low > 0) or (high is not None and high < 0):
-            return False
-        raise Undecided(f"({self}) == {other}")
+        return decided(self, other, "==", {0}) if isinstance(other, int | float) else NotImplemented
 
     def __ne__(self, other: object) -> bool:
-        equal = self.__eq__(other)
-        return equal if equal is NotImplemented else not equal
+        return not decided(self, other, "==", {0}) if isinstance(other, int | float) else NotImplemented
 
     def __lt__(self, other: Any) -> bool:
-        return compared(self, other, "<")
+        return decided(self, other, "<", {-1})
 
     def __ge__(self, other: Any) -> bool:
-        return not compared(self, other, "<")
+        return decided(self, other, ">=", {0, 1})
 
     def __gt__(self, other: Any) -> bool:
-        return compared(self, other, ">")
+        return decided(self, other, ">", {1})
 
     def __le__(self, other: Any) -> bool:
-        return not compared(self, other, ">")
+        return decided(self, other, "<=", {-1, 0})
 
     def __bool__(self) -> bool:
         return self != 0
@@ -219,15 +211,18 @@ def bounds(size: int) -> tuple[int | None, int | None]:
     return low, high
 
 
-def compared(one: Size, other: Any, how: str) -> bool:
-    if not is_whole(other):
-        if other in (float("inf"), float("-inf")):
-            return bool(other > 0) == (how == "<")
-        raise Undecided(f"({one}) {how} {other}")
-    low, high = bounds(one - other if how == "<" else other - one)
-    if high is not None and high < 0:
+def decided(one: Size, other: Any, how: str, signs: set[int]) -> bool:
+    """Whether one - other has one of these signs in every call, or in none."""
+    if is_whole(other):
+        low, high = bounds(one - other)
+    else:  # every size is finite; other fractions are not asked for
+        low, high = {float("inf"): (None, -1), float("-inf"): (1, None)}.get(other, (None, None))
+    possible = {-1} if low is None or low < 0 else set[int]()
+    possible |= {1} if high is None or high > 0 else set()
+    possible |= {0} if (low is None or low <= 0) and (high is None or high >= 0) else set()
+    if possible <= signs:
         return True
-    if low is not None and low >= 0:
+    if not possible & signs:
         return False
     raise Undecided(f"({one}) {how} {other}")
 

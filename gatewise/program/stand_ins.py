@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -82,9 +82,9 @@ class Recorded(Tensor):
     argument: str  # of forward(), while its shape is not known
     collected: tuple[int, int]  # of which step of how many, for what a loop put into a list
 
-    @staticmethod
-    def of(node: Node, memory: Memory | None = None) -> Recorded:
-        made = torch.empty((), device="meta").as_subclass(Recorded)
+    @classmethod
+    def of(cls, node: Node, memory: Memory | None = None) -> Self:
+        made = torch.empty((), device="meta").as_subclass(cls)
         made.node, made.memory = node, memory or Memory()
         made.version = made.memory.version
         return made
@@ -191,12 +191,6 @@ class RecordedNumber(Recorded):
     """The number of a step, which isinstance() takes for one."""
 
     __class__ = int  # type: ignore[assignment]
-
-    @staticmethod
-    def of(node: Node, memory: Memory | None = None) -> RecordedNumber:
-        made = torch.empty((), device="meta").as_subclass(RecordedNumber)
-        made.node, made.memory, made.version = node, memory or Memory(), 0
-        return made
 
 
 def number_of(item: Any) -> Any:

@@ -19,7 +19,7 @@ from gatewise.program import operations as ops
 from gatewise.program.graph import Node, unshaped
 from gatewise.program.ways import Recording, recordings, why_not
 from gatewise.readers.graph import Block, HandOver, Read, as_reads, input_matrices, joined, output_blocks
-from gatewise.readers.units import Lost, Trail, followed, squeezed
+from gatewise.readers.units import Lost, Trail, followed
 
 
 @dataclass(frozen=True)
@@ -165,22 +165,17 @@ class Follower:
     # What ends a trail: a matrix that reads it, or something unknown that sees it.
 
     def read(self, source: Node, matrix: str, name: str) -> None:
-        last = source.rank - 1
-        trails = self.trails[source]
-        apart = [trail for trail in trails if last in trail.axes]
-        for trail in apart:
-            rows = np.moveaxis(trail.units, trail.axes.index(last), -1).reshape(
-                -1, trail.units.shape[trail.axes.index(last)]
-            )
-            for units in rows:
-                self.found.reads.extend(
-                    as_reads(matrix, units, self.blocks, self.starts, trail.zero, trail.cell)
-                )
-        if len(apart) < len(trails) or not trails:
+        trails, width = self.trails[source], source.shape[-1]
+        # A single unit may be in every column.
+        across = [trail for trail in trails if trail.units.shape[-1] != width and trail.units.size > 1]
+        for trail in trails:
+            rows = np.broadcast_to(trail.units, (*trail.units.shape[:-1], width)).reshape(-1, width)
+            for units in rows if trail not in across else ():
+                found = as_reads(matrix, units, self.blocks, self.starts, trail.zero, trail.cell)
+                self.found.reads.extend(found)
+        if across or not trails:
             self.found.outside.add(matrix)
-        self.expose(
-            [trail for trail in trails if last not in trail.axes], f"{name} reads it across another axis"
-        )
+        self.expose(across, f"{name} reads it across another axis")
 
     def expose_all(self, node: Node, why: str) -> None:
         line = str(node.line or "")
@@ -207,13 +202,13 @@ class Follower:
         """The output of a layer: its last blocks, side by side on the last axis."""
         own = output_blocks(self.by_name, name)
         units = np.concatenate([np.arange(block.width) + self.start_of[block.name] for block in own])
-        return (Trail((node.rank - 1,), units),)
+        return (Trail(units.reshape((*[1] * (node.rank - 1), -1))),)
 
     def states(self, name: str, cell: bool) -> tuple[Trail, ...]:
         """The last states (L*D, B, H) of a layer. c of a neuron whose z_h is zero need not be zero."""
         own = [block for block in self.blocks if block.module == name]
         units = np.stack([np.arange(block.width) + self.start_of[block.name] for block in own])
-        return (Trail((0, 2), units, zero=not cell, cell=cell),)
+        return (Trail(units[:, None], zero=not cell, cell=cell),)
 
     def recurrent(self, node: Node, name: str) -> tuple[Trail, ...]:
         op = node.op
@@ -259,11 +254,10 @@ class Follower:
 
     def handed_over(self, trail: Trail, own: Trail) -> list[HandOver]:
         """Blocks whose neurons start those of this layer one by one; none if they come in another way."""
-        one, other = squeezed(trail), squeezed(own)
-        if one.axes != other.axes or one.units.shape != other.units.shape or not (one.zero or one.cell):
+        if trail.units.shape != own.units.shape or not (trail.zero or trail.cell):
             return []
         hands = []
-        for given, taken in zip(one.units.reshape(own.units.shape), own.units):
+        for given, taken in zip(trail.units[:, 0], own.units[:, 0]):
             sources, (target,) = self.blocks_of(given), self.blocks_of(taken)
             if len(sources) != 1 or (given < 0).any():
                 return []
@@ -276,15 +270,14 @@ class Follower:
 
 def all_same(one: Iterable[Trail], other: Iterable[Trail]) -> bool:
     """Whether two values carry the same units in the same places."""
-    a, b = ({(t.axes, t.units.tobytes(), t.zero, t.cell) for t in trails} for trails in (one, other))
+    a, b = ({(t.units.shape, t.units.tobytes(), t.zero, t.cell) for t in trails} for trails in (one, other))
     return a == b
 
 
 def is_same(trail: Trail, own: Trail) -> bool:
     """Whether a state is the layer's own, every neuron in its place."""
-    one, other = squeezed(trail), squeezed(own)
-    alike = one.axes == other.axes and np.array_equal(one.units, other.units)
-    return alike and one.cell == other.cell and (one.zero or one.cell)
+    alike = trail.cell == own.cell and np.array_equal(trail.units, own.units)
+    return alike and (trail.zero or trail.cell)
 
 
 def module_of(node: Node) -> str:
