@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gatewise.program.operations import Constant, Full, Input, Opaque, Operation, Reshape, Unpack
@@ -47,9 +47,7 @@ class Program:
     arguments: dict[str, Any]
     outputs: Any
     absent: frozenset[str] = frozenset()  # optional arguments that were left out
-    effects: tuple[Node, ...] = field(
-        default=()
-    )  # what forward() leaves elsewhere: stored in a module, seen by a hook
+    effects: tuple[Node, ...] = ()  # what forward() leaves elsewhere: stored in a module, seen by a hook
 
     @property
     def inputs(self) -> tuple[Node, ...]:

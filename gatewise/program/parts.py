@@ -64,7 +64,7 @@ def select(x: Recorded, dim: int, index: Any) -> Recorded:
     if isinstance(index, torch.Tensor):
         return indexed(x, axis, [index])
     size = x.node.shape[axis]
-    at = size + index if not isinstance(index, Size) and index < 0 else index
+    at = from_front(index, size)
     if not isinstance(size, Size) and not isinstance(at, Size) and not 0 <= at < size:
         raise Impossible
     return with_axes(sliced(x, axis, at, at + 1), axis, axis + 1, ())
@@ -73,7 +73,7 @@ def select(x: Recorded, dim: int, index: Any) -> Recorded:
 @rule("narrow")
 def narrow(x: Recorded, dim: int, start: Any, length: Any) -> Recorded:
     axis = within(dim, x.node.rank)
-    first = x.node.shape[axis] + start if not isinstance(start, Size) and start < 0 else start
+    first = from_front(start, x.node.shape[axis])
     return sliced(x, axis, first, first + length)
 
 
@@ -281,8 +281,8 @@ def replaced_part(x: Recorded, items: list[Any], value: Any, axis: int) -> Recor
     if isinstance(item, slice):
         start, stop, step = limits(item, whole)
     elif is_whole(item) and not isinstance(item, bool):
-        start, step = (whole + item if not isinstance(item, Size) and item < 0 else item), 1
-        stop = start + 1
+        start = from_front(item, whole)
+        stop, step = start + 1, 1
     else:
         raise Refused("it writes into a part of a tensor; masked_fill() and torch.where() give a new one")
     if step != 1:

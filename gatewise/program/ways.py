@@ -62,10 +62,8 @@ class Recording:
     called: frozenset[str] = frozenset()  # layers
     asked: frozenset[str] = frozenset()  # parameters of which forward() asks where they are, or the like
     stored: tuple[tuple[Node, str], ...] = ()  # what it left in a module, and where
-    opaque: tuple[Node, ...] = ()  # what a program cannot say
-    carried: tuple[
-        tuple[Node, Node], ...
-    ] = ()  # what names meant before the last step of a loop, and after it
+    # What names meant before the last step of a loop, and after it.
+    carried: tuple[tuple[Node, Node], ...] = ()
     ranks: Mapping[str, int] = field(default_factory=dict)  # of arguments, where another one is more likely
 
 
@@ -354,7 +352,7 @@ def run(model: nn.Module, way: Mapping[str, Any], assumed: Assumed, lenient: boo
     for node in program.nodes:
         node.kind = node.kind or FLOAT
     seen = frozenset(recorder.called), frozenset(recorder.asked), left
-    return Recording(program, *seen, tuple(recorder.opaque), tuple(recorder.carried), assumed.ranks)
+    return Recording(program, *seen, tuple(recorder.carried), assumed.ranks)
 
 
 def given_nodes(arguments: Mapping[str, Any]) -> dict[str, Any]:

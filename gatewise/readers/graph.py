@@ -159,17 +159,12 @@ def as_reads(
     cell: bool = False,
 ) -> list[Read]:
     """Reads for a matrix whose column c reads the unit with global number units[c] (-1: none), run by run."""
+    of_block = np.where(units < 0, -1, np.searchsorted(starts, units, side="right") - 1)
+    goes_on = (np.diff(units) == 1) & (np.diff(of_block) == 0)
     reads: list[Read] = []
-    c = 0
-    while c < len(units):
-        if units[c] < 0:
-            c += 1
-            continue
-        b = int(np.searchsorted(starts, units[c], side="right")) - 1
-        room = int(starts[b]) + blocks[b].width - int(units[c])
-        run = 1
-        while run < room and c + run < len(units) and units[c + run] == units[c] + run:
-            run += 1
-        reads.append(Read(matrix, c, blocks[b].name, int(units[c] - starts[b]), run, keeps_zero, cell))
-        c += run
+    for run in np.split(np.arange(len(units)), np.flatnonzero(~goes_on) + 1):
+        c, b = int(run[0]), int(of_block[run[0]])
+        if b >= 0:
+            first = int(units[c] - starts[b])
+            reads.append(Read(matrix, c, blocks[b].name, first, len(run), keeps_zero, cell))
     return reads
