@@ -61,7 +61,7 @@ POINTWISE: dict[str, Rule] = {
 }  # fmt: skip
 PAIRS: dict[str, Rule] = {
     "arithmetic": lambda y, x: (y + x) * (y - x) / (x.abs() + 1),
-    "numbers": lambda y, x: 1 - y * 0.5 + 2 / (y + 3),
+    "numbers": lambda y, x: 1 - y * 0.5 + 2 / (y + 3) + torch.rsub(y, x, alpha=0.3),
     "powers": lambda y, x: y**2 + y.abs() ** x + 2**y,
     "limits": lambda y, x: torch.maximum(y, x) - torch.minimum(y, x),
     "remainder": lambda y, x: y % 0.3 + torch.remainder(y, x) + (y // 0.3),
@@ -86,7 +86,7 @@ ALONG: dict[str, Rule] = {
         "sum", "mean", "amax", "amin", "logsumexp", "std", "var", "norm",
     ) for dims in (1, 2, (0, 2))},
     "kept": lambda y, x: y.sum(1, keepdim=True) * y.std(2, keepdim=True) + y.amax((1, 2), keepdim=True),
-    "where": lambda y, x: (y.argmax(1), y.argmin(2), y.max(1)[1], y.min(2)[0]),
+    "where": lambda y, x: (y.argmax(1), y.argmin(2), y.max(1)[1], y.min(2)[0], y.max(2)),
     "all of them": lambda y, x: (y.sum(), y.mean(), y.max(), (y > 0).any(), (y > -9).all()),
     "asked": lambda y, x: ((y > 0.1).any(1), (y > 0.1).all(2), (y > 0).sum(1)),
     "products": lambda y, x: y.prod(1),

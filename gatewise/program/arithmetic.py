@@ -168,10 +168,11 @@ for _name, _dtype in {
 @rule("to", "type", "type_as")
 def converted(x: Recorded, *args: Any, **kwargs: Any) -> Recorded:
     for other in (*args, *kwargs.values()):
-        if isinstance(other, Recorded) and (original := tensor_of(other)) is None:
-            return cast(x, other.node.kind)
-        if isinstance(other, torch.dtype | torch.Tensor):
-            return cast_to(x, other if isinstance(other, torch.dtype) else original.dtype)  # type: ignore[union-attr]
+        if isinstance(other, Recorded):
+            tensor = tensor_of(other)
+            return cast(x, other.node.kind) if tensor is None else cast_to(x, tensor.dtype)
+        if isinstance(other, torch.dtype):
+            return cast_to(x, other)
     return x.alias()
 
 

@@ -8,7 +8,7 @@ any other raises Undecided, because forward() would take one way here and perhap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +42,7 @@ class Size(int):
 
     def at(self, letters: Mapping[str, int]) -> int:
         """Its value where the letters have values."""
-        return value_of(self.terms, letters)
+        return evaluated(self.terms, letters.__getitem__)
 
     @property
     def letters(self) -> frozenset[str]:
@@ -141,7 +141,7 @@ def whole(terms: Mapping[Term, int]) -> int:
     left = {term: number for term, number in terms.items() if number}
     if all(term == () for term in left):
         return left.get((), 0)
-    made = int.__new__(Size, value_of(left, {}))
+    made = int.__new__(Size, evaluated(left, stand_in))
     made.terms = left
     return made
 
@@ -227,16 +227,17 @@ def decided(one: Size, other: Any, how: str, signs: set[int]) -> bool:
     raise Undecided(f"({one}) {how} {other}")
 
 
-def value_of(terms: Mapping[Term, int], letters: Mapping[str, int]) -> int:
-    total = 0
+def evaluated(terms: Mapping[Term, int], value: Callable[[str], int]) -> int:
+    """Their sum, where every letter has a value: a number, or another size."""
+    total: int = 0
     for term, number in terms.items():
-        product = number
+        product: int = number
         for part in term:
             if isinstance(part, Floor):
-                product *= value_of(dict(part.terms), letters) // part.divisor
+                product = product * (evaluated(dict(part.terms), value) // part.divisor)
             else:
-                product *= letters[part] if letters else stand_in(part)
-        total += product
+                product = product * value(part)
+        total = total + product
     return total
 
 
@@ -262,16 +263,7 @@ def names_in(part: str | Floor) -> list[str]:
 
 def replaced(size: int, values: Mapping[str, int]) -> int:
     """A size with some of its letters given other sizes or numbers."""
-    total: int = 0
-    for term, number in terms_of(size).items():
-        product: int = number
-        for part in term:
-            if isinstance(part, Floor):
-                product = product * (replaced(whole(dict(part.terms)), values) // part.divisor)
-            else:
-                product = product * values.get(part, letter(part))
-        total = total + product
-    return total
+    return evaluated(terms_of(size), lambda name: values[name] if name in values else letter(name))
 
 
 def spelled(terms: Mapping[Term, int]) -> str:
