@@ -78,16 +78,11 @@ def programs(model: nn.Module, example: Any = None) -> list[Program]:
     made: list[Program] = []
     failure: Exception | None = None
     with ONE_AT_A_TIME, evaluating(model):
-        for way in ways(model)[0]:
-            try:
-                with same_random_numbers() as drawn:
-                    recorded = explored(model, way, bound_example(model, example))[0].program
-                made.append(rolled(recorded, model))
-            except Exception as error:  # forward() is the user's code: anything may be raised by running it
-                failure = failure or error
-                continue
-            if drawn:
-                raise Refused(f"it draws random numbers ({drawn[0]}), and with others may go another way")
+        for recorded, why in attempts(model, ways(model)[0], bound_example(model, example)):
+            if recorded and why is not None:
+                raise why
+            failure = failure or why
+            made += [rolled(recording.program, model) for recording in recorded[:1]]
     if made:
         return sorted(made, key=lambda program: not any(isinstance(n.op, Decode) for n in program.nodes))
     assert failure is not None
@@ -104,23 +99,31 @@ def recordings(model: nn.Module) -> tuple[list[Recording], Exception | None]:
     failure: Exception | None = None
     found, too_many = ways(model, flags=True)
     with ONE_AT_A_TIME, evaluating(model):
-        for training, way in itertools.product([False, True], found):
+        for training in (False, True):
             for module in model.modules():
                 module.training = training
-            try:
-                with same_random_numbers() as drawn:
-                    made += explored(model, way, {}, lenient=True)
-            except Exception as error:  # forward() is the user's code: anything may be raised by running it
-                if not made or not is_refusal(error):
-                    failure = failure or error
-                continue
-            if drawn:
-                failure = failure or RuntimeError(
-                    "it draws random numbers, and with others may go another way"
-                )
+            for recorded, why in attempts(model, found, {}, lenient=True):
+                if why is not None and (recorded or not made or not is_refusal(why)):
+                    failure = failure or why
+                made += recorded
     if failure is not None and not made:
         raise failure
     return made, failure or too_many
+
+
+def attempts(
+    model: nn.Module, found: list[dict[str, Any]], known: Mapping[str, Any], lenient: bool = False
+) -> Iterator[tuple[list[Recording], Exception | None]]:
+    """What each way to call forward() gives, and why it gives nothing, or perhaps something else another time."""
+    for way in found:
+        try:
+            with same_random_numbers() as drawn:
+                recorded = explored(model, way, known, lenient)
+        except Exception as error:  # forward() is the user's code: anything may be raised by running it
+            yield [], error
+            continue
+        why = f"it draws random numbers ({drawn[0]}), and with others may go another way" if drawn else ""
+        yield recorded, Refused(why) if why else None
 
 
 def why_not(error: Exception) -> str:
