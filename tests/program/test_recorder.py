@@ -84,7 +84,10 @@ REFUSED = {
     "a size as a number": (lambda m, y: y * math.sqrt(y.size(1)), "size as with a plain number"),
     "values of a tensor": (lambda m, y: y * y.max().item(), "item"),
     "as many as a mask says": (lambda m, y: y[y > 0], "mask is true"),
-    "settings that no program has": (lambda m, y: y.round(decimals=2), "settings that a program does not have"),
+    "settings that no program has": (
+        lambda m, y: y.round(decimals=2),
+        "settings that a program does not have",
+    ),
     "what no program has": (lambda m, y: torch.fft.rfft(y, dim=1).abs(), "not an operation"),
 }
 
