@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 
 from gatewise.program.arithmetic import RULES, cast, combine, number, rule
-from gatewise.program.fits import matched, within
+from gatewise.program.fits import matched, require, within
 from gatewise.program.graph import BOOL, FLOAT, INT
 from gatewise.program.operations import Convolve, Cumulate, Pool, Reduce, Softmax
 from gatewise.program.recorder import kind_of, made
 from gatewise.program.shapes import maybe, unsqueeze, with_axes
 from gatewise.program.sizes import Size, same
-from gatewise.program.stand_ins import Impossible, Recorded, Refused
+from gatewise.program.stand_ins import Recorded, Refused
 
 # The kind of what a reduction gives, where it is not that of its input.
 KINDS = {"any": BOOL, "all": BOOL, "argmax": INT, "argmin": INT, "mean": FLOAT, "std": FLOAT, "var": FLOAT,
@@ -136,8 +136,7 @@ def conv1d(
 ) -> Recorded:  # fmt: skip
     if x.node.rank == 2:
         return with_axes(conv1d(unsqueeze(x, 0), weight, bias, stride, padding, dilation, groups), 0, 1, ())
-    if x.node.rank != 3:
-        raise Impossible
+    require(x.node.rank == 3)
     (batch, channels, steps), (wide, per_group, taps) = x.node.shape, weight.node.shape
     matched(channels, per_group * groups)
     reach = single(dilation) * (taps - 1)
@@ -173,8 +172,7 @@ def pooled(
     if unusual:
         raise Refused("pooling with ceil_mode or return_indices")
     *front, steps = x.node.shape
-    if len(front) not in (1, 2):
-        raise Impossible
+    require(len(front) in (1, 2))
     if isinstance(kernel_size, Size) and same(kernel_size, steps):
         return reduced(function, x, -1, True)
     kernel, around = single(kernel_size), single(padding)

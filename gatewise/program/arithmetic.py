@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import torch
 
 from gatewise.program import operations as ops
-from gatewise.program.fits import broadcast
+from gatewise.program.fits import broadcast, require
 from gatewise.program.graph import BOOL, FLOAT, INT, Node
 from gatewise.program.operations import Cast, Choose, Combine, Constant, Input, Map
 from gatewise.program.recorder import decide, kind_of, made, node_of, tensor_of
 from gatewise.program.sizes import Size, same_shape
-from gatewise.program.stand_ins import Impossible, Recorded, Refused, current
+from gatewise.program.stand_ins import Recorded, Refused, current
 
 Rule = Callable[..., Any]
 AnyRule = TypeVar("AnyRule", bound=Rule)
@@ -253,8 +253,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Recorded:
 @rule("masked_fill")
 def masked_fill(x: Recorded, mask: Recorded, value: Any) -> Recorded:
     decide(mask.node, BOOL)
-    if not same_shape(broadcast(x.node.shape, mask.node.shape), x.node.shape):
-        raise Impossible
+    require(same_shape(broadcast(x.node.shape, mask.node.shape), x.node.shape))
     return made(Choose(), [mask, value, x], x.node.shape, x.node.kind)
 
 

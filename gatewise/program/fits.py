@@ -11,6 +11,12 @@ LOOSE = "#"  # assumed where nothing else fits: that the batch or time is as lar
 BINDABLE = ("C", "L", "S")  # what letters begin with that may turn out to be another size
 
 
+def require(fits: object) -> None:
+    """What is assumed about shapes cannot be where this is not so."""
+    if not fits:
+        raise Impossible
+
+
 def unified(one: int, other: int) -> int:
     """The size that two equal ones have; letters that were free until now turn out to be the other."""
     if same(one, other):

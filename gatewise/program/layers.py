@@ -11,13 +11,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step, places_of
 from gatewise.program.arithmetic import rule
-from gatewise.program.fits import matched, unified
+from gatewise.program.fits import matched, require, unified
 from gatewise.program.graph import INT, Node
 from gatewise.program.operations import Embed, LastState, Linear, Recurrent, Unpack
 from gatewise.program.recorder import as_recorded, decide, made, node_of
 from gatewise.program.shapes import reshaped, transpose, unsqueeze, with_axes
 from gatewise.program.sizes import letter, same
-from gatewise.program.stand_ins import Impossible, NeedsShape, Recorded, Refused, current
+from gatewise.program.stand_ins import NeedsShape, Recorded, Refused, current
 
 BATCH, TIME = letter("B"), letter("T")
 
@@ -48,8 +48,7 @@ def call_linear(name: str, module: Any, input: Any) -> Recorded:
     more = (BATCH, TIME, letter("S9"), width)
     needs(input, (BATCH, TIME, width), (TIME, BATCH, width), (BATCH, width), more)
     node = node_of(input)
-    if not node.rank:
-        raise Impossible
+    require(node.rank > 0)
     matched(node.shape[-1], width)
     return made(Linear(name), [node], (*node.shape[:-1], module.out_features))
 
@@ -58,8 +57,7 @@ def call_embedding(name: str, module: Any, input: Any) -> Recorded:
     needs(input, (BATCH, TIME), (TIME, BATCH), (BATCH,), (BATCH, TIME, letter("S9")), kind=INT)
     node = node_of(input)
     decide(node, INT)
-    if node.kind != INT:
-        raise Impossible
+    require(node.kind == INT)
     return made(Embed(name), [node], (*node.shape, module.embedding_dim))
 
 
@@ -96,15 +94,13 @@ def call_recurrent(name: str, module: Any, input: Any, hx: Any = None, *, mask: 
             raise Refused(why)
         current().unknown("it says which steps count", [mask])
     if isinstance(input, RecordedPack):
-        if input.data_first.node.rank != 3:
-            raise Impossible
+        require(input.data_first.node.rank == 3)
         y, states = recur(name, module, input.data_first, hx, input.lengths)
         return RecordedPack(y, input.lengths), states
     width = module.input_size
     needs(input, (BATCH, TIME, width) if module.batch_first else (TIME, BATCH, width), (TIME, width))
     x = as_recorded(input)
-    if x.node.rank not in (2, 3):
-        raise Impossible
+    require(x.node.rank in (2, 3))
     if x.node.rank == 2:
         y, states = recur(name, module, unsqueeze(x, 0), hx, alone=True)
         return with_axes(y, 0, 1, ()), states
@@ -116,8 +112,7 @@ def call_cell(name: str, module: Any, input: Any, hx: Any = None) -> Any:
     """One step: a layer over a sequence of one."""
     needs(input, (BATCH, module.input_size), (module.input_size,))
     x = as_recorded(input)
-    if x.node.rank not in (1, 2):
-        raise Impossible
+    require(x.node.rank in (1, 2))
     *batch, width = x.node.shape
     return recur(name, module, reshaped(x, (*(batch or [1]), 1, width)), hx, alone=not batch)[1]
 
@@ -127,8 +122,7 @@ def recur(
 ) -> tuple[Recorded, Any]:
     """A layer over (B, T, I): y (B, T, D*H), and its last states as the module gives them."""
     batch, time, width = x.node.shape
-    if same(time, BATCH) and not same(batch, BATCH):
-        raise Impossible  # the argument has its time first
+    require(not same(time, BATCH) or same(batch, BATCH))  # else the argument has its time first
     matched(width, module.input_size)
     given = first_states(module, hx, batch, alone)
     op = Recurrent(name, lengths is not None, len(given))
@@ -148,14 +142,12 @@ def first_states(module: Any, hx: Any, batch: int, alone: bool) -> list[Node]:
     shape = state_shape(module, () if alone else (batch,))
     needs(hx, state_shapes(module, () if alone else (batch,)))
     parts = [hx] if n_states(module) == 1 else list(hx)
-    if len(parts) != n_states(module):
-        raise Impossible
+    require(len(parts) == n_states(module))
     nodes = []
     for part in parts:
         needs(part, shape)
         own = node_of(part).shape
-        if len(own) != len(shape):
-            raise Impossible
+        require(len(own) == len(shape))
         matched(own[-1], shape[-1])
         for size, asked in zip(own[:-1], shape[:-1]):
             unified(size, asked)
@@ -223,13 +215,11 @@ def pack_padded_sequence(
     width = letter(f"C.{input.argument}") if isinstance(input, Recorded) and not input.is_shaped else 0
     needs(input, (BATCH, TIME, width) if batch_first else (TIME, BATCH, width))
     node = node_of(input)
-    if node.rank < 2:
-        raise Impossible
+    require(node.rank >= 2)
     needs(lengths, (node.shape[0 if batch_first else 1],), kind=INT)
     ends = lengths.node if isinstance(lengths, Numbers) else node_of(lengths)
     decide(ends, INT)
-    if ends.rank != 1:
-        raise Impossible
+    require(ends.rank == 1)
     x = as_recorded(input) if batch_first else transpose(as_recorded(input), 0, 1)
     unified(ends.shape[0], x.node.shape[0])
     return RecordedPack(x, ends)

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from gatewise.program import operations as ops
+from gatewise.program.fits import require
 from gatewise.program.graph import INT, Node, Program, filling, mapped, unshaped
 from gatewise.program.layers import BATCH
 from gatewise.program.sizes import bounds, same
-from gatewise.program.stand_ins import Impossible, Refused
+from gatewise.program.stand_ins import Refused
 
 LAST = 2  # the recorded step that stands for the last one, and for all others
 
@@ -153,8 +154,7 @@ class Roller:
         if x is None:
             raise refused(node, f"{op.module}: it reads the same in every step of a loop")
         count, batch = x.shape[0], node.shape[0]
-        if same(count, BATCH):
-            raise Impossible  # the argument has its time first
+        require(not same(count, BATCH))  # else the argument has its time first
         over = permuted(reshaped(x, (count, batch, x.shape[-1])), [1, 0, 2])
         given = (
             () if all(filling(unshaped(start)) == 0 for start in starts) else tuple(map(self.after, starts))

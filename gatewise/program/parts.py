@@ -10,13 +10,13 @@ import torch
 
 from gatewise.program.arithmetic import RULES, cast, masked_fill, rule
 from gatewise.program.creation import counted
-from gatewise.program.fits import broadcast, unified, within
+from gatewise.program.fits import broadcast, require, unified, within
 from gatewise.program.graph import BOOL, INT
 from gatewise.program.operations import Concat, Flip, Gather, Index, Opaque, Pad, Slice
 from gatewise.program.recorder import decide, made, node_of
 from gatewise.program.shapes import expand, listed, reshaped, unsqueeze, with_axes
 from gatewise.program.sizes import Size, Undecided, is_whole, letter, same
-from gatewise.program.stand_ins import Impossible, Recorded, Refused, current
+from gatewise.program.stand_ins import Recorded, Refused, current
 
 # Parts.
 
@@ -65,8 +65,7 @@ def select(x: Recorded, dim: int, index: Any) -> Recorded:
         return indexed(x, axis, [index])
     size = x.node.shape[axis]
     at = from_front(index, size)
-    if not isinstance(size, Size) and not isinstance(at, Size) and not 0 <= at < size:
-        raise Impossible
+    require(isinstance(size, Size) or isinstance(at, Size) or 0 <= at < size)
     return with_axes(sliced(x, axis, at, at + 1), axis, axis + 1, ())
 
 
@@ -82,8 +81,7 @@ def spelled_out(index: Any, rank: int) -> list[Any]:
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(item is not None and item is not Ellipsis for item in items)
     taken += sum(max(item.node.rank - 1, 0) for item in items if is_mask(item))
-    if taken > rank:
-        raise Impossible
+    require(taken <= rank)
     rest = [slice(None)] * (rank - taken)
     dots = [k for k, item in enumerate(items) if item is Ellipsis]
     return [*items[: dots[0]], *rest, *items[dots[0] + 1 :]] if dots else [*items, *rest]
@@ -152,8 +150,7 @@ def gather(x: Recorded, dim: Any, index: Any, **_: Any) -> Recorded:
     node, places = x.node, index.node
     decide(places, INT)
     at = within(dim, node.rank)
-    if places.rank != node.rank:
-        raise Impossible
+    require(places.rank == node.rank)
     for k, (own, asked) in enumerate(zip(node.shape, places.shape)):
         if k != at and (isinstance(own, Size) or isinstance(asked, Size)):
             unified(own, asked)
@@ -173,8 +170,7 @@ def split(x: Recorded, split_size: Any, dim: int = 0, **_: Any) -> tuple[Recorde
     for width in sizes:
         parts.append(sliced(x, axis, at, min(at + width, whole)))
         at += width
-    if at < whole:
-        raise Impossible
+    require(at >= whole)
     return tuple(parts)
 
 
@@ -201,8 +197,7 @@ def cat(tensors: Any, dim: int = 0, axis: Any = None) -> Recorded:
     nodes = [node_of(v) for v in tensors]
     rank = nodes[0].rank
     at = within(dim if axis is None else axis, rank)
-    if any(node.rank != rank for node in nodes):
-        raise Impossible
+    require(all(node.rank == rank for node in nodes))
     if len(nodes) == 1:
         return Recorded.of(nodes[0])
     sizes = list(nodes[0].shape)

@@ -10,12 +10,12 @@ import torch
 from gatewise.program.along import reduced
 from gatewise.program.arithmetic import RULES, invert, pointwise, rule
 from gatewise.program.creation import counted
-from gatewise.program.fits import broadcast, matched, unified
+from gatewise.program.fits import broadcast, matched, require, unified
 from gatewise.program.graph import BOOL, FLOAT
 from gatewise.program.operations import LayerNorm, Matmul
 from gatewise.program.recorder import made, node_of, tensor_of
 from gatewise.program.shapes import permute, reshape, transpose
-from gatewise.program.stand_ins import Impossible, Recorded, Refused, current
+from gatewise.program.stand_ins import Recorded, Refused, current
 
 # Deviations from zero beyond which a mean is taken away first: in one sum with the shift it would cost digits.
 FAR = 8.0
@@ -26,8 +26,7 @@ FAR = 8.0
 @rule("matmul", "mm", "bmm", "mv", "dot")
 def matmul(a: Recorded, b: Recorded) -> Recorded:
     one, other = a.node.shape, b.node.shape
-    if not one or not other:
-        raise Impossible
+    require(one and other)
     if len(one) == 1:
         row = matmul(reshape(a, (1, *one)), b)
         return reshape(row, (*row.node.shape[:-2], row.node.shape[-1]) if len(other) > 1 else ())
@@ -75,8 +74,7 @@ def einsum(equation: str, *operands: Any) -> Recorded:
 def contracted(a: Recorded, first: str, b: Recorded, second: str, later: set[str]) -> tuple[Recorded, str]:
     sizes: dict[str, int] = {}
     for value, term in ((a, first), (b, second)):
-        if value.node.rank != len(term):
-            raise Impossible
+        require(value.node.rank == len(term))
         for axis, size in zip(term, value.node.shape):
             sizes[axis] = unified(sizes[axis], size) if axis in sizes else size
     batch = [x for x in first if x in second and x in later]
@@ -120,8 +118,7 @@ def layer_norm(
     x: Recorded, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Recorded:
     shape, sizes = x.node.shape, tuple(normalized_shape)
-    if len(sizes) > len(shape):
-        raise Impossible
+    require(len(sizes) <= len(shape))
     for own, asked in zip(shape[-len(sizes) :], sizes):
         matched(own, asked)
     extra = [v for v in (weight, bias) if v is not None]
@@ -137,8 +134,7 @@ def batch_norm(
     """(x - mean) / sqrt(var + eps) * weight + bias, channel by channel of axis 1."""
     if (training or running_mean is None) and not current().lenient:
         raise Refused("batch norm takes its mean from the batch in evaluation, too")
-    if x.node.rank < 2:
-        raise Impossible
+    require(x.node.rank >= 2)
     if running_mean is None:
         return pointwise(pointwise(x, "sigmoid"), "neg")  # any function that moves zero
     matched(x.node.shape[1], running_mean.node.shape[0])

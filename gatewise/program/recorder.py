@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gatewise.program.fits import require
 from gatewise.program.graph import BOOL, FLOAT, INT, Node, leaves, mapped
 from gatewise.program.operations import (
     Constant,
@@ -35,7 +36,6 @@ from gatewise.program.source import current_line
 from gatewise.program.stand_ins import (
     ANY_PARTS,
     HERE,
-    Impossible,
     NeedsShape,
     NoCall,
     Parts,
@@ -203,8 +203,7 @@ class Recorder(TorchFunctionMode):
         memory = target.memory
         memory.version += 1
         node = self.node(value)
-        if not same_shape(node.shape, target.node.shape):
-            raise Impossible
+        require(same_shape(node.shape, target.node.shape))
         memory.written = (*memory.written, target.node, node)
         target.node, target.version = node, memory.version
         return target

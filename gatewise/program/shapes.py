@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gatewise.program.arithmetic import RULES, rule
-from gatewise.program.fits import is_one, unified, within
+from gatewise.program.fits import is_one, require, unified, within
 from gatewise.program.graph import BOOL, INT
 from gatewise.program.operations import Expand, Permute, Reshape
 from gatewise.program.recorder import made, node_of
@@ -161,8 +161,7 @@ def maybe(size: int, number: int) -> None:
 def permute(x: Recorded, *order: Any, dims: Any = None) -> Recorded:
     node = x.node
     axes = [within(k, node.rank) for k in (listed(order) if order else dims)]
-    if sorted(axes) != list(range(node.rank)):
-        raise Impossible
+    require(sorted(axes) == list(range(node.rank)))
     if axes == sorted(axes):
         return x.alias()
     return made(Permute(tuple(axes)), [x], [node.shape[k] for k in axes], node.kind)
@@ -192,8 +191,7 @@ def transposed(x: Recorded) -> Recorded:
 @rule("expand", "broadcast_to")
 def expand(x: Any, *sizes: Any, size: Any = None) -> Recorded:
     node, wanted = node_of(x), listed(sizes) if size is None else list(size)
-    if len(wanted) < node.rank:
-        raise Impossible
+    require(len(wanted) >= node.rank)
     old = (*[1] * (len(wanted) - node.rank), *node.shape)
     shape = tuple(
         a if not isinstance(n, Size) and n == -1 else n if is_one(a) else unified(a, n)
@@ -211,8 +209,7 @@ RULES["expand_as"] = lambda x, other: expand(x, other.node.shape)
 def repeat(x: Recorded, *times: Any, repeats: Any = None, dims: Any = None) -> Recorded:
     """(a, b) n times over an axis: (n, a, b) -> (n * a, b)."""
     counts = listed(times) if times else list(repeats or dims)
-    if len(counts) < x.node.rank:
-        raise Impossible
+    require(len(counts) >= x.node.rank)
     shape = (*[1] * (len(counts) - x.node.rank), *x.node.shape)
     apart = reshaped(x, tuple(n for size in shape for n in (1, size)))
     wide = expand(apart, [n for count, size in zip(counts, shape) for n in (count, size)])
