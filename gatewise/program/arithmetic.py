@@ -36,7 +36,7 @@ def rule(*names: str) -> Callable[[AnyRule], AnyRule]:
     return register
 
 
-def spelled(**names: str) -> None:
+def also_called(**names: str) -> None:
     """Further names of rules: `negative="neg"`."""
     RULES.update({other: RULES[name] for other, name in names.items()})
 
@@ -78,8 +78,8 @@ def of_one(function: str, x: Recorded, *given: Any, **named: Any) -> Recorded:
 
 
 RULES.update({function: partial(of_one, function) for function in SETTINGS})
-spelled(absolute="abs", negative="neg", arctan="atan", arcsin="asin", arccos="acos", fix="trunc",
-        log_sigmoid="logsigmoid", _threshold="threshold")  # fmt: skip
+also_called(absolute="abs", negative="neg", arctan="atan", arcsin="asin", arccos="acos", fix="trunc",
+            log_sigmoid="logsigmoid", _threshold="threshold")  # fmt: skip
 
 
 @rule("gelu")
@@ -230,10 +230,10 @@ RULES.update({name: partial(arithmetic, name) for name in ops.ARITHMETIC})
 RULES.update({f"r{name}": partial(swapped, name) for name in ops.ARITHMETIC})
 RULES.update({name: partial(logical if name in LOGICAL else compare, name) for name in ops.COMPARISONS})
 for _name in LOGICAL:
-    spelled(**{f"logical_{_name}": _name, f"bitwise_{_name}": _name, f"r{_name}": _name})
-spelled(truediv="div", rtruediv="rdiv", true_divide="div", divide="div", multiply="mul", subtract="sub",
-        floor_divide="floordiv", mod="remainder", rmod="rremainder", less="lt", greater="gt", not_equal="ne",
-        less_equal="le", greater_equal="ge")  # fmt: skip
+    also_called(**{f"logical_{_name}": _name, f"bitwise_{_name}": _name, f"r{_name}": _name})
+also_called(truediv="div", rtruediv="rdiv", true_divide="div", divide="div", multiply="mul", subtract="sub",
+            floor_divide="floordiv", mod="remainder", rmod="rremainder", less="lt", greater="gt", not_equal="ne",
+            less_equal="le", greater_equal="ge")  # fmt: skip
 
 
 RULES["addcmul"] = lambda x, a, b, *, value=1: x + (a * b if value == 1 else a * b * value)

@@ -47,7 +47,7 @@ class Operation:
 
     @property
     def keeps_zero(self) -> bool:
-        """Whether what is always zero in one channel is zero in the answer's."""
+        """Of channels that stay apart or move: whether one that is always zero is zero in the answer, too."""
         return True
 
 
