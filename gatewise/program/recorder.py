@@ -190,6 +190,10 @@ class Recorder(TorchFunctionMode):
             if "argument" not in str(error):
                 raise
             raise Refused(f"{name}() is called in a way that a program cannot say ({error})") from error
+        except AttributeError as error:
+            if error.name != "node" or isinstance(error.obj, Tensor):
+                raise
+            raise NoCall(f"{name}() takes a tensor, not {error.obj!r}") from error
         return self.write(args[0], result) if in_place else result
 
     def as_stand_ins(self, values: Any) -> Any:

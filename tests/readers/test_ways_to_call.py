@@ -11,8 +11,10 @@ import torch
 from networks import Net
 from patterns import E, H, emb
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import gatewise as gw
+from gatewise.program.ways import recordings
 from gatewise.readers import find_readers
 
 
@@ -152,6 +154,37 @@ def test_a_call_that_forward_refuses_is_no_way() -> None:
             return self.fc(out)
 
     assert set(find_readers(Either()).exposed) == {"fc"}
+
+
+class Prepared(nn.Module):
+    """Something is done to the input before any layer sees it."""
+
+    def __init__(self, rule: Any) -> None:
+        super().__init__()
+        self.rule, self.gain = rule, nn.Parameter(torch.ones(E))
+        self.rnn, self.fc = nn.LSTM(E, H), nn.Linear(H, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(self.rule(x, self.gain))[0])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda x, gain: x * gain,
+        lambda x, gain: F.layer_norm(x, (E,), gain),
+        lambda x, gain: torch.matmul(x, torch.diag(gain.detach())),
+        lambda x, gain: torch.cat([torch.relu(x), x * gain], dim=-1)[..., :E],
+        lambda x, gain: F.conv1d(x.mT, gain.view(E, 1, 1), groups=E).mT,
+        lambda x, gain: F.prelu(x.transpose(0, 1), gain[:1]).transpose(0, 1),
+    ],
+    ids=["product", "layer norm", "matrix", "joined", "convolution", "prelu"],
+)
+def test_none_in_place_of_a_tensor_is_no_way(rule: Any) -> None:
+    """torch itself would raise: no way to call forward() is missing."""
+    made, missing = recordings(Prepared(rule))
+    assert made
+    assert missing is None
 
 
 def test_more_arguments_than_are_named_are_no_other_way() -> None:
