@@ -6,6 +6,8 @@ the instruction set, so the arrays that the engine runs are the arrays that an e
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -27,18 +29,32 @@ Form = Literal["dense", "sparse", "masked"]
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
 MASKED_BELOW = 0.5  # the same for bits and nonzeros; out of cache, and where one instruction expands them
 
+HUGE_PAGE, LARGE_ARRAY = 1 << 21, 1 << 19  # bytes; fewer bytes are read fast enough from small pages
+
 # Numbered as in gw.h; of a cell, how many gates it has.
 CELLS, SQUASHES = {"LSTM": 4, "GRU": 3}, ("sigmoid", "hard_sigmoid")
 
 
 def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
-    """A copy that begins at a multiple of 64 bytes: a vector that crosses a cache line costs two reads."""
+    """A copy that begins at a multiple of 64 bytes: a vector that crosses a cache line costs two reads.
+
+    A large one begins at a huge page of its own: a step reads all of it, which small pages slow down by 3 to 10 %.
+    """
     source = np.ascontiguousarray(array, dtype)
-    room = np.empty(source.nbytes + 64, np.uint8)
-    start = -room.ctypes.data % 64
+    large = source.nbytes >= LARGE_ARRAY and hasattr(mmap, "MADV_HUGEPAGE")
+    room = _huge_pages(source.nbytes + HUGE_PAGE) if large else np.empty(source.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % (HUGE_PAGE if large else 64)
     copy = room[start : start + source.nbytes].view(dtype).reshape(source.shape)
     copy[...] = source
     return copy
+
+
+def _huge_pages(nbytes: int) -> NDArray[np.uint8]:
+    """Fresh memory of whole pages; huge ones, if the system has some."""
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
 
 
 @dataclass(frozen=True)

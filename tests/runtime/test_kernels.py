@@ -68,6 +68,26 @@ def test_steps_of_a_stream_equal_one_sequence(cell, isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("entries", [0, 1, 8, 9])
+def test_vectors_that_are_nearly_empty(cell, entries, isa):
+    """Of letters, zeros and a one, only the columns that count are read: up to 8 of them, alone and in a sequence."""
+    case = make_case(5, cell, n_x=40, n_units=37, subset=False)
+    rng = np.random.default_rng(0)
+    x = np.zeros((6, 1, case.n_x))
+    for t in range(6):
+        x[t, 0, rng.permutation(case.n_x)[:entries]] = rng.normal(size=entries)
+    net = bindings.Network([[case.pack(form="dense")]], case.n_x, isa=isa)
+    zeros = np.zeros((1, case.n_units))
+    expected, *_ = reference(case, x, zeros, zeros, None, False)
+    for steps in (1, 6):
+        y, state = np.empty((6, case.n_units), np.float32), net.zero_state(1)
+        for t in range(0, 6, steps):
+            net.run(as_float(x[t : t + steps]), state, y[t : t + steps], steps, 1, False, None, 1)
+        np.testing.assert_allclose(y, expected[:, 0], **TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("subset", [False, True])
 def test_large_layers_step_ahead(cell, subset, isa):
     """Half of the last layer's products come first in a step, half last, in turns; a sequence has no halves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from kernel_cases import make_case
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import pack_matrix
+from gatewise.runtime.packing import HUGE_PAGE, LARGE_ARRAY, aligned, pack_matrix
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,13 @@ def test_the_environment_names_the_instruction_set(monkeypatch):
     monkeypatch.setenv("GATEWISE_ISA", "mmx")
     with pytest.raises(ValueError, match="cannot run 'mmx'"):
         bindings.kernels_of(None)
+
+
+@pytest.mark.parametrize("extra", [-4, 0, 4])
+def test_where_arrays_begin(extra):
+    """At a cache line; a large one at a huge page, where the system lets a program ask for some."""
+    source = np.arange((LARGE_ARRAY + extra) // 4, dtype=np.float32)
+    copy = aligned(source, np.float32)
+    np.testing.assert_array_equal(copy, source)
+    huge = extra >= 0 and hasattr(mmap, "MADV_HUGEPAGE")
+    assert copy.ctypes.data % (HUGE_PAGE if huge else 64) == 0

@@ -17,6 +17,7 @@ enum { AT_ONCE = GW_LANES == 16 ? 32 : 0 };
 void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                 ptrdiff_t ldy, float *scratch) {
     const panel_range all = {0, n_panels(w), 0};
+    if (letters_product(w, bias, m, x, ldx, y, ldy)) return;
     product(w, bias, m, x, ldx, y, ldy, scratch, all);
 }
 

@@ -17,6 +17,15 @@
 #define GW_UNROLL
 #endif
 
+/* Of columns: vectors of 32 bytes leave the decoder little room for counting. */
+#if GW_LANES == 8 && defined(__clang__)
+#define GW_UNROLL_COLUMNS _Pragma("clang loop unroll_count(4)")
+#elif GW_LANES == 8 && defined(__GNUC__)
+#define GW_UNROLL_COLUMNS _Pragma("GCC unroll 4")
+#else
+#define GW_UNROLL_COLUMNS
+#endif
+
 /* A tile holds the sums of up to TILE_ROWS vectors of x with TILE_VECTORS vectors of matrix rows in registers. A lone
  * vector of x meets up to two runs of RUN vectors at a time; few vectors get 2 to SETS independent sums each, which hide
  * the latency of the adder. */
@@ -62,6 +71,7 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
         }
     }
     int32_t j = 0;
+    GW_UNROLL_COLUMNS
     for (; j + sets <= cols; j += sets) {
         GW_UNROLL
         for (int q = 0; q < sets; q++) {
@@ -245,6 +255,47 @@ static void dense_product(const gw_matrix *w, const float *bias, int32_t m, cons
             lane += covered;
         }
     }
+}
+
+enum { FEW_ENTRIES = 8, FEW_FROM = 4 * FEW_ENTRIES }; /* of a vector x that is nearly empty; columns from which that counts */
+
+/* The entries of x that are not zero: how many, or FEW_ENTRIES + 1 if there are more. */
+static int find_entries(int32_t cols, const float *x, int32_t *at) {
+    int n = 0;
+    for (int32_t j = 0; j < cols; j++)
+        if (x[j] != 0) {
+            if (n == FEW_ENTRIES) return n + 1;
+            at[n++] = j;
+        }
+    return n;
+}
+
+/* y = bias + the n columns of w that x needs, at[0] and on: all that a letter as a vector of zeros and a one costs. */
+static void add_columns(const gw_matrix *w, const float *bias, int n, const int32_t *at, const float *x, float *y) {
+    for (int32_t top = 0; top < w->rows; top += RUN * GW_LANES) {
+        const run_of_rows run = run_at(w, bias, y, top);
+        for (int32_t lane = 0; lane < run.rows; lane += GW_LANES) {
+            const int32_t left = run.rows - lane;
+            vf sum = left < GW_LANES ? vf_load_first(run.from + lane, left) : vf_load(run.from + lane);
+            for (int k = 0; k < n; k++) sum += x[at[k]] * vf_load(run.w + at[k] * run.stride + lane);
+            if (left < GW_LANES)
+                vf_store_first(run.to + lane, sum, left);
+            else
+                vf_store(run.to + lane, sum);
+        }
+    }
+}
+
+/* Does the product if all of x is nearly empty, as letters are, and says whether it did. */
+static int letters_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
+                           ptrdiff_t ldy) {
+    int32_t at[FEW_ENTRIES];
+    if (w->start || !w->values || w->cols < FEW_FROM) return 0;
+    for (int32_t r = 0; r < m; r++)
+        if (find_entries(w->cols, x + r * ldx, at) > FEW_ENTRIES) return 0;
+    for (int32_t r = 0; r < m; r++)
+        add_columns(w, bias, find_entries(w->cols, x + r * ldx, at), at, x + r * ldx, y + r * ldy);
+    return 1;
 }
 
 /* One vector of x: the lanes of a vector are rows of the matrix, each with its own entry of x. */

@@ -195,11 +195,20 @@ GW_INLINE vf vf_expand(uint32_t bits, const float *p) {
 }
 
 /* Lanes whose bit is set take the next lane of v, in order; the others that of `rest`. p is where v was loaded from:
- * without AVX-512 its lanes are taken from there. */
+ * narrow vectors are taken from there. */
 GW_INLINE vf vf_spread(uint32_t bits, vf v, const float *p, vf rest) {
 #if GW_LANES == 16
     (void)p;
     return (vf)_mm512_mask_expand_ps((__m512)rest, (__mmask16)bits, (__m512)v);
+#elif GW_LANES == 8
+    /* A lane takes as many steps as bits are set below it; a shuffle counts those of four bits. */
+    const __m128i counts = _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const __m256i of_four = _mm256_broadcastsi128_si256(counts), low = _mm256_set1_epi32(15);
+    const __m256i below = _mm256_and_si256(_mm256_set1_epi32((int)bits), _mm256_setr_epi32(0, 1, 3, 7, 15, 31, 63, 127));
+    const __m256i taken = _mm256_add_epi32(_mm256_shuffle_epi8(of_four, _mm256_and_si256(below, low)),
+                                           _mm256_shuffle_epi8(of_four, _mm256_srli_epi32(below, 4)));
+    (void)p;
+    return vf_select(bits, (vf)_mm256_permutevar8x32_ps((__m256)v, taken), rest);
 #else
     (void)v;
     return vf_select(bits, vf_expand(bits, p), rest);
