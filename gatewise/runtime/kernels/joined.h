@@ -110,7 +110,7 @@ GW_INLINE void joined_rows(const int nv, const gw_matrix *w, int32_t top, const 
  *
  *     x[j] = step * (d0 + d1 * base + d2 * base^2 + ...)    to half a step
  *
- * A step is 1.2e-7 of the largest entry, or 5e-10 of it where that is above 1. Sums over digits are exact, so that a
+ * A step is 1.2e-7 of the largest entry, or 5e-10 of it where that is above 8. Sums over digits are exact, so that a
  * sum is as good as one of floats, in which the largest entries have that error, too. Entries above 256 and what is no
  * number have no digits: those are left to floats. */
 #if defined(__AVX512VNNI__)
@@ -150,62 +150,84 @@ GW_INLINE void store_digits(vi v, digit *to) {
 #endif
 }
 
-static number make_digits(int32_t cols, const float *x, digit *to) {
-    const int32_t base = 1 << DIGIT_BITS, half = base / 2;
-    number d = {.room = digits_room(cols), .of = to};
+/* A vector of x, of which `left` entries are there; zeros for the others. */
+GW_INLINE vf load_entries(const float *x, int32_t left) {
+    return left >= GW_LANES ? vf_load(x) : left > 0 ? vf_load_first(x, left) : vf_all(0);
+}
+
+/* The largest entry of x by size, or a negative number if one has no digits. */
+static float largest_entry(int32_t cols, const float *x) {
     vf most = vf_all(0);
     vu strange = {0};
     for (int32_t j = 0; j < cols; j += GW_LANES) {
-        const vf v = vf_load_first(x + j, cols - j < GW_LANES ? cols - j : GW_LANES);
+        const vf v = load_entries(x + j, cols - j);
         const vf size = vf_from_bits(vf_bits(v) & 0x7fffffffu);
         strange |= ~(vu)(size <= 256.0f);
         most = vf_max(most, size);
     }
-    for (int l = 0; l < GW_LANES; l++)
-        if (strange[l]) return d;
-    const float largest = vf_largest(most);
-    if (largest < 1e-30f) return d; /* a step would be denormal */
-    d.n = largest <= 1.0f ? FEW : DIGITS;
-    const float limit = d.n == FEW ? 8355000.0f : 2139000000.0f; /* below 127 in every digit of 8 bits */
-    const float steps = limit / largest;
-    d.step = largest / limit;
+    return vf_largest(vf_from_bits(strange & vf_bits(vf_all(1)))) > 0 ? -1 : vf_largest(most);
+}
+
+/* n, as in d, is a constant at every call. */
+GW_INLINE void write_digits(const int n, number *d, int32_t cols, const float *x, float steps, digit *to) {
+    const int32_t base = 1 << DIGIT_BITS, half = base / 2;
     vi sums[DIGITS] = {{0}};
-    for (int32_t j = 0; j < (int32_t)d.room; j += GW_LANES) {
-        const int32_t left = cols - j;
-        const vf v = left > 0 ? vf_load_first(x + j, left < GW_LANES ? left : GW_LANES) * steps : vf_all(0);
+    for (int32_t j = 0; j < (int32_t)d->room; j += GW_LANES) {
+        const vf v = load_entries(x + j, cols - j) * steps;
         const vf nearer = vf_from_bits((vf_bits(v) & 0x80000000u) | vf_bits(vf_all(0.5f)));
         vi q = __builtin_convertvector(v + nearer, vi);
-        for (int k = 0; k < d.n; k++) {
+        GW_UNROLL
+        for (int k = 0; k < n; k++) {
             const vi one = ((q + half) & (base - 1)) - half;
             sums[k] += one;
-            store_digits(one, to + (size_t)k * d.room + j);
+            store_digits(one, to + (size_t)k * d->room + j);
             q = (q - one) >> DIGIT_BITS;
         }
     }
-    for (int k = 0; k < d.n; k++)
-        for (int l = 0; l < GW_LANES; l++) d.less[k] += 128 * sums[k][l];
+    for (int k = 0; k < n; k++)
+        for (int l = 0; l < GW_LANES; l++) d->less[k] += 128 * sums[k][l];
+}
+
+static number make_digits(int32_t cols, const float *x, digit *to) {
+    number d = {.room = digits_room(cols), .of = to};
+    const float largest = largest_entry(cols, x);
+    if (largest < 1e-30f) return d; /* a step would be denormal */
+    d.n = largest <= 8.0f ? FEW : DIGITS;
+    const float limit = d.n == FEW ? 8355000.0f : 2139000000.0f; /* below 127 in every digit of 8 bits */
+    d.step = largest / limit;
+    if (d.n == FEW)
+        write_digits(FEW, &d, cols, x, limit / largest, to);
+    else
+        write_digits(DIGITS, &d, cols, x, limit / largest, to);
     return d;
 }
 
+/* Four digits in every lane, as a product takes them: in one vector of bytes, or in two of 16 bits. */
+typedef struct {
+    vi part[4 * sizeof(digit) / 4];
+} four_digits;
+
+GW_INLINE four_digits digits_everywhere(const digit *from) {
+    four_digits four;
+    for (size_t i = 0; i < sizeof four.part / sizeof *four.part; i++) {
+        int32_t word;
+        memcpy(&word, (const char *)from + 4 * i, sizeof word);
+        four.part[i] = word - (vi){0};
+    }
+    return four;
+}
+
 /* sum + bytes of each word times four digits. */
-GW_INLINE vi dot(vi sum, vu word, const digit *four) {
+GW_INLINE vi dot(vi sum, vu word, const four_digits *x) {
 #if defined(__AVX512VNNI__)
-    int32_t all;
-    memcpy(&all, four, sizeof all);
-    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)word, _mm512_set1_epi32(all));
-#else
-    int32_t first, second;
-    memcpy(&first, four, sizeof first);
-    memcpy(&second, four + 2, sizeof second);
-#if GW_LANES == 8
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)word, (__m512i)x->part[0]);
+#elif GW_LANES == 8
     const __m256i even = _mm256_and_si256((__m256i)word, _mm256_set1_epi16(255));
     const __m256i odd = _mm256_srli_epi16((__m256i)word, 8);
-    return sum + (vi)_mm256_madd_epi16(even, _mm256_set1_epi32(first)) +
-           (vi)_mm256_madd_epi16(odd, _mm256_set1_epi32(second));
-#elif GW_LANES == 4
+    return sum + (vi)_mm256_madd_epi16(even, (__m256i)x->part[0]) + (vi)_mm256_madd_epi16(odd, (__m256i)x->part[1]);
+#else
     const __m128i even = _mm_and_si128((__m128i)word, _mm_set1_epi16(255)), odd = _mm_srli_epi16((__m128i)word, 8);
-    return sum + (vi)_mm_madd_epi16(even, _mm_set1_epi32(first)) + (vi)_mm_madd_epi16(odd, _mm_set1_epi32(second));
-#endif
+    return sum + (vi)_mm_madd_epi16(even, (__m128i)x->part[0]) + (vi)_mm_madd_epi16(odd, (__m128i)x->part[1]);
 #endif
 }
 
@@ -217,13 +239,14 @@ GW_INLINE void dots_run(const int nv, const int n, const gw_matrix *w, int32_t t
     vi sum[DIGITS][DOT_SIDE];
     memset(sum, 0, sizeof sum);
     for (int32_t j = 0; j < w->cols; j += 4, words += run.stride) {
-        vu word[DOT_SIDE];
+        four_digits four[DIGITS];
         GW_UNROLL
-        for (int v = 0; v < nv; v++) word[v] = vu_load(words + v * GW_LANES);
+        for (int k = 0; k < n; k++) four[k] = digits_everywhere(x->of + (size_t)k * x->room + j);
         GW_UNROLL
-        for (int k = 0; k < n; k++) {
+        for (int v = 0; v < nv; v++) {
+            const vu word = vu_load(words + v * GW_LANES);
             GW_UNROLL
-            for (int v = 0; v < nv; v++) sum[k][v] = dot(sum[k][v], word[v], x->of + (size_t)k * x->room + j);
+            for (int k = 0; k < n; k++) sum[k][v] = dot(sum[k][v], word, &four[k]);
         }
     }
     GW_UNROLL
@@ -253,7 +276,7 @@ static int dots_product(const gw_matrix *w, const float *bias, const float *x, f
     for (int32_t p = 0; number_x.n && p < runs; p++) {
         int32_t top = from + (backwards ? runs - 1 - p : p) * ROWS;
         const int32_t stop = top + ROWS < end ? top + ROWS : end;
-        if (stop - top == ROWS)
+        if (stop - top > ROWS - GW_LANES)
             dots_rows(DOT_SIDE, w, top, &number_x, (bias ? bias : y) + top, y + top);
         else
             for (; top < stop; top += GW_LANES) dots_rows(1, w, top, &number_x, (bias ? bias : y) + top, y + top);
@@ -277,7 +300,7 @@ static void joined_one(const gw_matrix *w, const float *bias, const float *x, fl
     for (int32_t p = 0; p < runs; p++) {
         int32_t top = from + (part.backwards ? runs - 1 - p : p) * ROWS;
         const int32_t stop = top + ROWS < end ? top + ROWS : end;
-        if (stop - top == ROWS)
+        if (stop - top > ROWS - GW_LANES)
             joined_rows(SIDE, w, top, x, (bias ? bias : y) + top, y + top);
         else
             for (; top < stop; top += GW_LANES) joined_rows(1, w, top, x, (bias ? bias : y) + top, y + top);

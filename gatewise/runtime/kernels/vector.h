@@ -268,7 +268,9 @@ GW_INLINE vf vf_max(vf a, vf b) {
 }
 
 GW_INLINE float vf_largest(vf v) {
-#if GW_LANES > 1
+#if GW_LANES == 16
+    return _mm512_reduce_max_ps((__m512)v);
+#elif GW_LANES > 1
     float best = v[0];
     for (int l = 1; l < GW_LANES; l++) best = v[l] > best ? v[l] : best;
     return best;
