@@ -177,8 +177,8 @@ GW_INLINE void any_one_tile(int nv, int32_t cols, const float *x, const run_of_r
     switch (nv) {
         case 1: one_tile(1, 0, SETS, cols, x, a, a); break;
         case 2: one_tile(2, 0, SETS, cols, x, a, a); break;
-        case 3: one_tile(3, 0, 2, cols, x, a, a); break;
-        case 4: one_tile(4, 0, 2, cols, x, a, a); break;
+        case 3: one_tile(3, 0, SETS, cols, x, a, a); break;
+        case 4: one_tile(4, 0, SETS, cols, x, a, a); break;
         case 5: one_tile(4, 1, 1, cols, x, a, b); break;
         case 6: one_tile(4, 2, 1, cols, x, a, b); break;
         case 7: one_tile(4, 3, 1, cols, x, a, b); break;
