@@ -24,16 +24,18 @@ def form_bytes(per_row: NDArray[np.int64], columns: int, weight_bytes: int) -> d
     dense    every weight
     masked   a bit for every weight, and the non-zeros
     sparse   a column for every non-zero; rows by sixteens, filled up to the longest of them
+
+    One without zeros is dense: what a mask would save is the padding, for which every weight would take longer.
     """
     rows = len(per_row)
-    slices = -(-rows // SLICE)
-    found = {
-        "dense": (rows * columns + SLICE) * weight_bytes,
-        "masked": int(per_row.sum()) * weight_bytes + 2 * slices * columns + 4 * (slices + 1),
-    }
+    slices, entries = -(-rows // SLICE), int(per_row.sum())
+    found = {"dense": (rows * columns + SLICE) * weight_bytes}
+    if entries == rows * columns:
+        return found
+    found["masked"] = entries * weight_bytes + 2 * slices * columns + 4 * (slices + 1)
     if columns <= MOST_COLUMNS:
-        entries = int(np.sort(per_row)[::-1][::SLICE].sum()) * SLICE
-        found["sparse"] = entries * (weight_bytes + 2) + 4 * (slices + 1 + rows)
+        filled = int(np.sort(per_row)[::-1][::SLICE].sum()) * SLICE
+        found["sparse"] = filled * (weight_bytes + 2) + 4 * (slices + 1 + rows)
     return found
 
 

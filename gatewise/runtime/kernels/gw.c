@@ -29,6 +29,7 @@ size_t gw_product_scratch(const gw_matrix *w, int32_t m) {
     return (size_t)w->cols * (w->row ? GW_SLICE : GW_PANEL);
 }
 
+#if GW_LANES > 1
 /* The first n lanes, as bits. */
 GW_INLINE uint32_t first_lanes(int32_t n) {
     return n <= 0 ? 0 : n >= GW_LANES ? (1u << GW_LANES) - 1 : (1u << n) - 1;
@@ -48,6 +49,23 @@ static void activate(const gw_layer *layer, float *pre) {
         vf_store(pre + j, act);
     }
 }
+#else
+/* Gate by gate, so that a loop has one function and its constants stay in registers. */
+static void squash_rows(const gw_layer *layer, float *row, const float *end) {
+    if (layer->squash == GW_SIGMOID)
+        for (; row < end; row++) *row = vf_sigmoid(*row);
+    else
+        for (; row < end; row++) *row = vf_hard_sigmoid(*row);
+}
+
+static void activate(const gw_layer *layer, float *pre) {
+    float *const from = pre + layer->gate_start[2], *const to = pre + layer->gate_start[3];
+    squash_rows(layer, pre, from);
+    if (layer->cell != GW_LSTM) return;
+    for (float *row = from; row < to; row++) *row = vf_tanh(*row);
+    squash_rows(layer, to, pre + layer->w_ih.rows);
+}
+#endif
 
 /* One gate of all neurons in turn: where its rows go on, which neurons have one, and what the others hold. */
 typedef struct {

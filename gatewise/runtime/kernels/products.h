@@ -38,7 +38,7 @@ enum { TILE_ROWS = 6, TILE_VECTORS = 4, RUN = 4, SETS = 4 };
 #elif GW_LANES == 4
 enum { TILE_ROWS = 3, TILE_VECTORS = 3, RUN = 4, SETS = 2 };
 #else
-enum { TILE_ROWS = 1, TILE_VECTORS = 4, RUN = 4, SETS = 2 };
+enum { TILE_ROWS = 1, TILE_VECTORS = 8, RUN = 4, SETS = 2 };
 #endif
 
 typedef struct {
@@ -110,15 +110,21 @@ GW_INLINE void tile(const int m, const int nv, const int sets, const tile_args *
     }
 }
 
+/* Vectors of a tile where `left` are to do. Single floats have full tiles and single ones only: less code. */
+GW_INLINE int tile_vectors(int32_t left) {
+    return left >= TILE_VECTORS ? TILE_VECTORS : GW_LANES > 1 ? left : 1;
+}
+
 /* The branch is decided at compile time: sizes that do not fit the registers make no code. */
 #define TILE(M, V)                                                                               \
-    case (M) * 8 + (V):                                                                          \
-        if ((M) <= TILE_ROWS && (V) <= TILE_VECTORS) tile(M, V, (M) * (V) > 4 ? 1 : 2, a);       \
+    case (M) * 16 + (V):                                                                         \
+        if ((M) <= TILE_ROWS && (V) <= TILE_VECTORS && (V) == tile_vectors(V))                   \
+            tile(M, V, (M) * (V) > 4 ? 1 : 2, a);                                                \
         break;
-#define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3) TILE(M, 4)
+#define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3) TILE(M, 4) TILE(M, 8)
 
 static void any_tile(int m, int nv, const tile_args *a) {
-    switch (m * 8 + nv) { TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) }
+    switch (m * 16 + nv) { TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) }
 }
 
 /* Up to RUN vectors of rows that lie side by side in a panel. */
@@ -233,8 +239,8 @@ static void dense_product(const gw_matrix *w, const float *bias, int32_t m, cons
         const float *panel = w->values + (ptrdiff_t)top * w->cols;
         const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
         for (int32_t lane = 0; lane < width;) {
-            const int32_t left = width - lane, vectors = (left + GW_LANES - 1) / GW_LANES;
-            const int nv = vectors < TILE_VECTORS ? vectors : TILE_VECTORS;
+            const int32_t left = width - lane;
+            const int nv = tile_vectors((left + GW_LANES - 1) / GW_LANES);
             const int32_t covered = left < nv * GW_LANES ? left : nv * GW_LANES;
             for (int32_t q = 0, r = 0; q < tiles; q++) { /* tiles of equal height, not full ones and a rest */
                 const int32_t end = (int32_t)((int64_t)m * (q + 1) / tiles);

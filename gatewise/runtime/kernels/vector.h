@@ -65,10 +65,15 @@ typedef float vf;
 typedef uint32_t vu;
 #endif
 
+/* Of a single float compilers would make a copy through other registers. */
 GW_INLINE vf vf_load(const float *p) {
+#if GW_LANES > 1
     vf v;
     memcpy(&v, p, sizeof v);
     return v;
+#else
+    return *p;
+#endif
 }
 
 /* Bytes as floats. Of a loop over the lanes compilers make one conversion after the other, at -O2 even of eight. */
@@ -93,7 +98,13 @@ GW_INLINE vf vf_load_int8(const int8_t *p) {
 #endif
 }
 
-GW_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+GW_INLINE void vf_store(float *p, vf v) {
+#if GW_LANES > 1
+    memcpy(p, &v, sizeof v);
+#else
+    *p = v;
+#endif
+}
 
 GW_INLINE vf vf_all(float x) {
 #if GW_LANES > 1
@@ -134,6 +145,9 @@ GW_INLINE vf vf_from_ints(vu b) {
 GW_INLINE vf vf_load_first(const float *p, int n) {
 #if GW_LANES == 16
     return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#elif GW_LANES == 1
+    (void)n;
+    return *p;
 #else
     vf v = vf_all(0);
     memcpy(&v, p, sizeof(float) * (size_t)n);
@@ -144,6 +158,9 @@ GW_INLINE vf vf_load_first(const float *p, int n) {
 GW_INLINE void vf_store_first(float *p, vf v, int n) {
 #if GW_LANES == 16
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#elif GW_LANES == 1
+    (void)n;
+    *p = v;
 #else
     memcpy(p, &v, sizeof(float) * (size_t)n);
 #endif
