@@ -306,10 +306,17 @@ GW_INLINE float vf_total(vf v) {
 #endif
 }
 
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define GW_FUSED 1
-#else
-#define GW_FUSED 0
+/* a * b - c, rounded once whatever the compiler is told about contractions; where the machine has no such
+ * instruction, or no vectors of it that we know, GW_FUSED is not defined. */
+#if GW_LANES == 16
+#define GW_FUSED
+GW_INLINE vf vf_fused(vf a, float b, vf c) { return (vf)_mm512_fmsub_ps((__m512)a, _mm512_set1_ps(b), (__m512)c); }
+#elif GW_LANES == 8
+#define GW_FUSED
+GW_INLINE vf vf_fused(vf a, float b, vf c) { return (vf)_mm256_fmsub_ps((__m256)a, _mm256_set1_ps(b), (__m256)c); }
+#elif GW_LANES == 1 && defined(__GNUC__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+#define GW_FUSED
+GW_INLINE vf vf_fused(vf a, float b, vf c) { return __builtin_fmaf(a, b, -c); }
 #endif
 
 /* exp(k x) = scale * (1 + rest) with |k x - log(scale)| <= log(2) / 2, for -87 <= k x <= 88; k is 1, -1 or 2, and a
@@ -325,8 +332,8 @@ GW_INLINE void vf_exp_parts(const float k, const int fine, vf x, vf *scale, vf *
     vf n = t - shift;
 #endif
     /* The exponent less n, in powers of 2: exact where a product is not rounded before the sum. */
-#if GW_FUSED
-    vf f = x * log2e - n;
+#ifdef GW_FUSED
+    vf f = vf_fused(x, log2e, n);
     if (fine) f += x * (k * 1.92596299e-8f);
 #else
     vf f = (x - n * (0.693145752f / k) - n * (1.42860677e-6f / k)) * log2e;
