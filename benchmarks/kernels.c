@@ -105,7 +105,7 @@ static double roofline(void) {
     static const struct {
         const char *name;
         size_t bytes;
-    } levels[] = {{"L1", 24 << 10}, {"L2", 640 << 10}, {"L3", 12 << 20}, {"memory", 256 << 20}};
+    } levels[] = {{"L1", 24 << 10}, {"L2", 640 << 10}, {"L3", 6 << 20}, {"memory", 256 << 20}};
     float factors[2] = {0.999f, 0.001f};
     const double peak = 2.0 * FMA_CHAINS * FMA_ROUNDS * GW_LANES / timed(fma_rounds, factors);
     printf("%d lanes, peak %.0f GFLOP/s; read", GW_LANES, peak * 1e-9);
