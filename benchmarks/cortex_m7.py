@@ -15,11 +15,11 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from tiny_c import Tiny
+from torch import nn
 
 import gatewise as gw
 
@@ -82,15 +82,6 @@ __attribute__((section(".vectors"), used)) static const void *const vectors[2] =
 """
 
 
-class Tiny(nn.Module):
-    def __init__(self, cell: type[nn.Module], hidden: int) -> None:
-        super().__init__()
-        self.rnn = cell(1, hidden)
-
-    def forward(self, x: Tensor, state: Any = None) -> Any:
-        return self.rnn(x, state)
-
-
 def instructions(model: nn.Module, folder: Path, optimise: str) -> float:
     """Of a step, the loop around it included, by QEMU's count."""
     gw.export.to_c(model, folder, specialise=True)
@@ -112,7 +103,7 @@ def instructions(model: nn.Module, folder: Path, optimise: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--optimise", nargs="*", default=["-O3", "-O2", "-Os"])
+    parser.add_argument("--optimise", nargs="*", default=["3", "2", "s"], help="levels, as after -O")
     args = parser.parse_args()
     budget = CLOCK / RATE / SHARE
     print(f"1 / {SHARE} of a sample at {RATE} Hz is {budget:.0f} cycles at {CLOCK / 1e6:.0f} MHz")
@@ -121,7 +112,7 @@ def main() -> None:
             torch.manual_seed(0)
             model = Tiny(cell, hidden).eval()
             found = []
-            for optimise in args.optimise:
+            for optimise in (f"-O{level}" for level in args.optimise):
                 with tempfile.TemporaryDirectory() as folder:
                     found.append(f"{optimise} {instructions(model, Path(folder) / 'm', optimise):.0f}")
             print(f"{cell.__name__} 1 -> {hidden}: instructions a step " + ", ".join(found))
