@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import aligned
+from gatewise.runtime.arrangement import aligned
 
 ENGINE, FOLDED, C, C_FOLDED = "engine", "engine, folded", "C", "C, folded"
 DENSE, SHRUNK, INT8, UNFOLDED = "onnx dense", "onnx shrunk", "onnx int8 dense", "engine, gates not folded"

@@ -145,7 +145,7 @@ static gw_matrix random_matrix(int32_t rows, int32_t cols) {
     const size_t room_for = (size_t)(rows + GW_PANEL) * (size_t)cols;
     const gw_matrix w = {
         .rows = rows, .cols = cols, .last = GW_PADDED(rest), .values = random_floats(room_for, 0.1f)};
-    return w; /* any numbers are a packed matrix */
+    return w; /* any numbers are an arranged matrix */
 }
 
 enum { TABLE_WORDS = 1000, AHEAD_ROWS = 1000 }; /* layers with fewer rows fit a cache */

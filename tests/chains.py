@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import gatewise as gw
 from gatewise.nn.lookup import cell_of
 from gatewise.runtime.chain import find_chain
+from gatewise.runtime.chained import Chain, ChainError
 from gatewise.runtime.narrow import recorded
-from gatewise.runtime.steps import Chain, ChainError
 from gatewise.sparsify.layers import LOG_SIGMA, Posterior
 
 OTHER = {"LSTM": "GRU", "GRU": "LSTM"}

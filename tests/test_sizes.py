@@ -14,18 +14,18 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.compact import CompactRecurrent
-from gatewise.runtime.packing import pack_matrix
+from gatewise.runtime.arrangement import arrange_matrix
 from gatewise.sizes import matrix_bytes
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (40, 1), (33, 50), (200, 300)])
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.2, 1.0])
-def test_a_matrix_takes_what_packing_it_takes(shape: tuple[int, int], density: float) -> None:
+def test_a_matrix_takes_what_arranging_it_takes(shape: tuple[int, int], density: float) -> None:
     """One formula for both: what a report says is what the smallest form has."""
     w = torch.where(torch.rand(shape) < density, torch.rand(shape) + 0.5, 0.0)
     for int8 in (False, True):
-        packed = pack_matrix(w.numpy(), tight=True, int8=int8)
-        assert matrix_bytes(w != 0, int8) == packed.nbytes
+        arranged = arrange_matrix(w.numpy(), tight=True, int8=int8)
+        assert matrix_bytes(w != 0, int8) == arranged.nbytes
 
 
 def not_counted(small: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Layers of a program in C: calls into the kernels with packed matrices of what compress() kept.
+"""Layers of a program in C: calls into the kernels with arranged matrices of what compress() kept.
 
 Values have the original widths: what a layer does not read is passed over, what it lost comes back as zeros.
 """
@@ -23,11 +23,11 @@ from gatewise.export.cvalues import Value, indented, merged, nest, stored
 from gatewise.nn.lookup import bias_of, is_compact, matrix_of, word_scale_of
 from gatewise.program import operations as ops
 from gatewise.program.graph import INT, Node
+from gatewise.runtime.arrangement import BLOCK, ArrangedLayer, ArrangedMatrix, Form, arrange_matrix
 from gatewise.runtime.narrow import Level, Narrower, Recurrence, floats, integers
-from gatewise.runtime.packing import BLOCK, Form, PackedLayer, PackedMatrix, pack_matrix
 from gatewise.runtime.rounding import quantize
 from gatewise.runtime.scaled import Channels
-from gatewise.runtime.stages import pack
+from gatewise.runtime.stages import arrange
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -61,10 +61,10 @@ class Layers:
     body: Body
     inputs: Mapping[str, int]  # how many entries every argument has
     narrow: Mapping[Node, Ints]  # values without their removed channels, and which are kept
-    matrices: dict[tuple[int, bytes], tuple[str, PackedMatrix]] = field(
+    matrices: dict[tuple[int, bytes], tuple[str, ArrangedMatrix]] = field(
         default_factory=dict
     )  # by parameter, columns
-    packed: dict[str, PackedLayer] = field(default_factory=dict)
+    arranged: dict[str, ArrangedLayer] = field(default_factory=dict)
     read_by: dict[str, Ints] = field(default_factory=dict)  # which of the channels that travel, by layer
     states: dict[Node, list[State]] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class Layers:
         if tied(self.model, module):
             return f"gw_embed_matrix(&{self.matrix(name, module, weight, ('dense', 'masked'))[0]}"
         int8 = body.int8 and is_compact(module)
-        masked = pack_matrix(weight, "masked", tight=True, int8=int8)
+        masked = arrange_matrix(weight, "masked", tight=True, int8=int8)
         if int8 and dim > 1:
             codes, scale = quantize(weight)
             if masked.nbytes + MATRIX_BYTES >= codes.nbytes + scale.nbytes:
@@ -152,9 +152,9 @@ class Layers:
         to = made.leaves[0].base if whole else body.buffer(count * max(rows, 1))
         if rows:
             forms: tuple[Form | None, ...] = ("dense", "masked") if tied(self.model, module) else (None,)
-            struct, packed = self.matrix(name, module, weight, forms)
+            struct, arranged = self.matrix(name, module, weight, forms)
             bias_name = self.once(f"{name}_bias", bias)
-            body.need(product_scratch(packed, most))
+            body.need(product_scratch(arranged, most))
             body.say(
                 f"{wanted}gw_product(&{struct}, {bias_name}, {n}, {x}, {width}, {to}, {rows}, m->scratch);"
             )
@@ -223,7 +223,7 @@ class Layers:
             return
         body.need(
             layer_scratch(
-                self.packed[state.name], largest(frame.steps, body.most), largest(frame.batch, body.most)
+                self.arranged[state.name], largest(frame.steps, body.most), largest(frame.batch, body.most)
             )
         )
         to = y[0] if y[0] == "NULL" or not at else f"{y[0]} + {at}"
@@ -258,14 +258,14 @@ class Layers:
     def layer(self, level: Level, r: Recurrence) -> str:
         """The struct of a layer and direction."""
         name = f"{c_name(level.module)}_{level.layer}" + ("_back" if r.reverse else "")
-        while name in self.packed and not np.array_equal(self.read_by[name], r.inputs):
+        while name in self.arranged and not np.array_equal(self.read_by[name], r.inputs):
             name += "_"  # the same layer, which reads other channels here
-        if name not in self.packed:
-            self.packed[name], self.read_by[name] = (
-                pack(level, r, None, tight=True, int8=self.body.int8),
+        if name not in self.arranged:
+            self.arranged[name], self.read_by[name] = (
+                arrange(level, r, None, tight=True, int8=self.body.int8),
                 r.inputs,
             )
-            self.body.structs.layer(name, self.packed[name])
+            self.body.structs.layer(name, self.arranged[name])
         return name
 
     def neurons(self, name: str, r: Recurrence) -> str:
@@ -304,16 +304,16 @@ class Layers:
 
     def matrix(
         self, name: str, module: Any, weight: Floats, forms: Sequence[Form | None]
-    ) -> tuple[str, PackedMatrix]:
+    ) -> tuple[str, ArrangedMatrix]:
         """A matrix by its parameter and columns: what two layers share is stored once."""
         key = (id(module.weight), weight.tobytes())
         if key not in self.matrices:
             int8 = self.body.int8 and is_compact(module)
-            every = (pack_matrix(weight, form, tight=True, int8=int8) for form in forms)
-            packed = min(every, key=lambda matrix: matrix.nbytes)
+            every = (arrange_matrix(weight, form, tight=True, int8=int8) for form in forms)
+            arranged = min(every, key=lambda matrix: matrix.nbytes)
             while name in (taken for taken, _ in self.matrices.values()):
                 name += "_"  # the same layer, which reads other channels here
-            self.matrices[key] = (self.body.structs.matrix(name, packed), packed)
+            self.matrices[key] = (self.body.structs.matrix(name, arranged), arranged)
         return self.matrices[key]
 
     def widen(self, n: str, places: Ints, source: str, made: Value, name: str, wanted: str = "") -> None:

@@ -1,7 +1,7 @@
 """A narrow chain as straight calls into the kernels, with const arrays or a weight file; `ctext` has the files.
 
 The kernels are those of the engine (runtime/kernels/gw.h). What is written here is only what they are called with:
-the packed arrays, the structs that point to them, and one function that runs every link over a block of steps.
+the arranged arrays, the structs that point to them, and one function that runs every link over a block of steps.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gatewise.export.carrays import Arrays, literal
 from gatewise.export.cstructs import MATRIX_BYTES, Structs, layer_scratch, product_scratch
 from gatewise.export.ctext import MAPPED, SEARCH, Program, filled, header, renamed, source
+from gatewise.runtime.arrangement import BLOCK, Form, arrange_matrix
 from gatewise.runtime.narrow import (
     Affine,
     Function,
@@ -27,9 +28,8 @@ from gatewise.runtime.narrow import (
     pools,
     takes_last_state,
 )
-from gatewise.runtime.packing import BLOCK, Form, pack_matrix
 from gatewise.runtime.rounding import quantize
-from gatewise.runtime.stages import folds, pack
+from gatewise.runtime.stages import arrange, folds
 
 POINTWISE = {"relu": "", "tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
 # Below these a network is faster for it and, having only the code that it runs, not larger.
@@ -182,7 +182,7 @@ class Writer:
         if self.int8 and dim > 1:
             codes, scale = quantize(link.weight)
             function, arrays = "gw_embed_int8", {"embedding_codes": codes, "embedding_scale": scale}
-        masked = pack_matrix(link.weight, "masked", tight=True, int8=self.int8)
+        masked = arrange_matrix(link.weight, "masked", tight=True, int8=self.int8)
         if masked.nbytes + MATRIX_BYTES < sum(array.nbytes for array in arrays.values()):
             return f"gw_embed_matrix(&{self.structs.matrix('embedding', masked)}"
         return f"{function}({', '.join(self.arrays.add(*pair) for pair in arrays.items())}, {dim}"
@@ -201,20 +201,24 @@ class Writer:
         folded = self.fold and index == 1
         states, done = [], 0
         for d, r in enumerate(link.directions):
-            packed = pack(link, r, self.narrow.table.weight if folded else None, tight=True, int8=self.int8)
-            struct = self.structs.layer(f"layer_{index}" + ("_back" if r.reverse else ""), packed)
+            arranged = arrange(
+                link, r, self.narrow.table.weight if folded else None, tight=True, int8=self.int8
+            )
+            struct = self.structs.layer(f"layer_{index}" + ("_back" if r.reverse else ""), arranged)
             padded = -(-r.kept // BLOCK) * BLOCK
             state = f"m->state + {self.state}"
             cell = f"m->state + {self.state + padded}" if link.cell.n_states == 2 else "NULL"
             self.state += padded * link.cell.n_states
-            self.need(layer_scratch(packed, self.block))
+            self.need(layer_scratch(arranged, self.block))
             out = place if not d or place == "NULL" else f"{place} + {done}"
             given = "NULL, 0, m->rows" if folded else f"{value.place}, {value.width}, NULL"
             guard = f"{place} ? {out} : NULL" if d and place == "y" else out
             self.helpers.add("run_layer")
             how = f"&{struct}, steps, {int(r.reverse)}"
             self.say(f"run_layer({how}, {given}, {state}, {cell}, {guard}, {width}, m->scratch);")
-            states.append((state, packed.n_units, f"{struct}_scale" if packed.scale is not None else "NULL"))
+            states.append(
+                (state, arranged.n_units, f"{struct}_scale" if arranged.scale is not None else "NULL")
+            )
             done += r.kept
         if top and not any(pools(later) for later in after):
             self.say("if (!y) return;")
@@ -238,12 +242,12 @@ class Writer:
             return Vectors(place, 0, value.every)
         # The rows of a sparse matrix are sorted, so a word would not be found in it.
         forms: tuple[Form | None, ...] = ("dense", "masked") if index == self.tied else (None,)
-        every = (pack_matrix(link.weight, form, tight=True, int8=self.int8) for form in forms)
-        packed = min(every, key=lambda matrix: matrix.nbytes)
-        struct = self.structs.matrix(name, packed)
+        every = (arrange_matrix(link.weight, form, tight=True, int8=self.int8) for form in forms)
+        arranged = min(every, key=lambda matrix: matrix.nbytes)
+        struct = self.structs.matrix(name, arranged)
         bias = self.arrays.add(f"{name}_bias", link.bias)
         scratch, source, width = "m->scratch", value.place, value.width
-        needed = product_scratch(packed, n_most)
+        needed = product_scratch(arranged, n_most)
         if not np.array_equal(link.inputs, np.arange(value.width)):
             self.helpers.add("pick")
             inputs = self.arrays.add(f"{name}_inputs", link.inputs.astype(np.int32))

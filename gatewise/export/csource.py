@@ -29,8 +29,8 @@ from gatewise.export.golden import GOLDEN_STEPS, Golden
 from gatewise.export.measured import errors_on, said
 from gatewise.export.written import put_folder
 from gatewise.program.graph import Program
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import NarrowChain, narrowed, recorded, shippable
-from gatewise.runtime.steps import ChainError
 from gatewise.wording import counted
 
 WEIGHTS = ("float32", "int8")

@@ -1,9 +1,9 @@
-"""Packed matrices and layers as the structs of gw.h, and how much scratch memory their kernels want."""
+"""Arranged matrices and layers as the structs of gw.h, and how much scratch memory their kernels want."""
 
 from __future__ import annotations
 
 from gatewise.export.carrays import Arrays
-from gatewise.runtime.packing import BLOCK, PANEL, SLICE, PackedLayer, PackedMatrix
+from gatewise.runtime.arrangement import BLOCK, PANEL, SLICE, ArrangedLayer, ArrangedMatrix
 
 CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
 MATRIX_BYTES, LAYER_BYTES = 10 * 4, 48 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
@@ -17,7 +17,7 @@ class Structs:
         self.found: list[str] = []
         self.nbytes = 0
 
-    def layer(self, name: str, p: PackedLayer) -> str:
+    def layer(self, name: str, p: ArrangedLayer) -> str:
         self.nbytes += LAYER_BYTES
         fields = [
             f".cell = GW_{p.cell}",
@@ -41,12 +41,12 @@ class Structs:
         self.found.append(f"gw_layer {name} = {{\n        " + ",\n        ".join(fields) + "};")
         return name
 
-    def matrix(self, name: str, packed: PackedMatrix) -> str:
+    def matrix(self, name: str, arranged: ArrangedMatrix) -> str:
         self.nbytes += MATRIX_BYTES
-        self.found.append(f"gw_matrix {name} = {self.matrix_fields(name, packed)};")
+        self.found.append(f"gw_matrix {name} = {self.matrix_fields(name, arranged)};")
         return name
 
-    def matrix_fields(self, name: str, p: PackedMatrix, empty: bool = False) -> str:
+    def matrix_fields(self, name: str, p: ArrangedMatrix, empty: bool = False) -> str:
         fields = [f".rows = {p.rows}", f".cols = {p.cols}", f".last = {p.last}"]
         if p.rows and not empty:
             kind = "values" if p.scale is None else "codes"
@@ -58,13 +58,13 @@ class Structs:
         return "{" + ", ".join(fields) + "}"
 
 
-def product_scratch(w: PackedMatrix, m: int) -> int:
+def product_scratch(w: ArrangedMatrix, m: int) -> int:
     if w.scale is not None or m < TRANSPOSE_FROM:
         return 0
     return w.cols * {"dense": 0, "sparse": SLICE, "masked": PANEL}[w.form]
 
 
-def layer_scratch(layer: PackedLayer, steps: int, batch: int = 1) -> int:
+def layer_scratch(layer: ArrangedLayer, steps: int, batch: int = 1) -> int:
     """gw_layer_scratch(), in floats."""
     m = min(steps * batch, max(batch, CHUNK_ROWS))
     padded = -(-layer.w_ih.rows // BLOCK) * BLOCK

@@ -27,9 +27,9 @@ from gatewise.program.operations import (
     Recurrent,
 )
 from gatewise.program.sizes import Size
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import Floats, Ints, Level, Narrower, Recurrence, floats, integers
 from gatewise.runtime.scaled import Channels
-from gatewise.runtime.steps import ChainError
 
 # Without inputs.
 

@@ -23,7 +23,7 @@ from gatewise.export.onnx_tensors import Tensors
 from gatewise.program.graph import Node, Program
 from gatewise.program.operations import Input, LastState, Opaque, Recurrent, Reshape
 from gatewise.program.sizes import Size
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 RULES: dict[type, Any] = {
     **onnx_modules.RULES, **onnx_decoding.RULES, **onnx_pointwise.RULES, **onnx_places.RULES, **onnx_along.RULES,

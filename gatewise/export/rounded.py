@@ -14,6 +14,7 @@ from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, Comp
 from gatewise.export.cmodel import should_fold
 from gatewise.export.goldenprogram import rounded_layers
 from gatewise.export.reference import rounded
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import (
     Affine,
     Floats,
@@ -25,7 +26,6 @@ from gatewise.runtime.narrow import (
     integers,
     narrow_chain,
 )
-from gatewise.runtime.steps import ChainError
 
 LAYERS = ("embedding", "one_hot", "recurrent", "linear")
 
@@ -46,10 +46,10 @@ def rounded_model(model: nn.Module, fold_embedding: bool | None = None) -> nn.Mo
     links = iter(rounded(narrow, fold).links)
     kept: Ints = np.arange(narrow.n_inputs)  # original numbers of the channels that reach a layer
     one_hot: Table | None = None
-    for step in narrow.chain.steps:
-        if step.kind not in LAYERS:
+    for own in narrow.chain.links:
+        if own.kind not in LAYERS:
             continue
-        module, link = step.module, next(links)
+        module, link = own.module, next(links)
         while not is_layer(link):  # a function, a normalisation, or constants that come back before scores
             kept = link.outputs if isinstance(link, Affine) else kept
             link = next(links)

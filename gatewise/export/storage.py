@@ -27,7 +27,7 @@ BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 PARTS = {"dense": ("",), "narrow": ("",), "sparse": (":values", ":columns", ":starts")}
 Array = NDArray[Any]
-ROWS = 4096  # of a sparse matrix that are unpacked at once
+ROWS = 4096  # of a sparse matrix that are written out at once
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gatewise.nn.lookup import replace_module
 from gatewise.runtime.bindings import Network, check_threads, native
 from gatewise.runtime.contents import Contents
 from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
-from gatewise.runtime.stages import pack
+from gatewise.runtime.stages import arrange
 
 
 def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
@@ -60,12 +60,12 @@ class EngineRecurrent(CompactRecurrent):
         self._build(name)
 
     def _build(self, name: str = "") -> None:
-        """The kernels' copy of the weights; what cannot be packed is refused by its name."""
+        """The kernels' copy of the weights; what cannot be arranged is refused by its name."""
         narrower = Narrower(self.input_size)
         narrower.recurrent(name, self)
         levels = [link for link in narrower.links if isinstance(link, Level)]
         self.network = Network(
-            [[pack(level, r, None) for r in level.directions] for level in levels], self.input_size
+            [[arrange(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
         self.columns = torch.from_numpy(narrower.channels.kept)
         self.read = Contents(self._weights())

@@ -1,4 +1,4 @@
-"""The kernels from Python: packed networks laid out as the structs of kernels/network.h, and a call that runs them.
+"""The kernels from Python: arranged networks laid out as the structs of kernels/network.h, and a call that runs them.
 
 The compiled module is loaded on first use, so that everything but the engine works without it.
 """
@@ -16,8 +16,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.packing import BLOCK, CELLS, LAYOUT, SQUASHES, PackedLayer, PackedMatrix, aligned
-from gatewise.runtime.steps import POOLS
+from gatewise.runtime.arrangement import (
+    BLOCK,
+    CELLS,
+    LAYOUT,
+    SQUASHES,
+    ArrangedLayer,
+    ArrangedMatrix,
+    aligned,
+)
+from gatewise.runtime.chained import POOLS
 
 Floats = NDArray[np.float32]
 FINAL = ("", "last_state", *POOLS)  # as in network.h
@@ -155,14 +163,14 @@ def _floats_or_codes(
     return None, _address(array), _address(scale)
 
 
-def _matrix(m: PackedMatrix) -> _Matrix:
+def _matrix(m: ArrangedMatrix) -> _Matrix:
     sparse = map(_address, (m.start, m.column, m.row))
     if m.values.dtype == np.uint32:
         return _Matrix(m.rows, m.cols, m.last, None, None, _address(m.scale), *sparse, _address(m.values))
     return _Matrix(m.rows, m.cols, m.last, *_floats_or_codes(m.values, m.scale), *sparse)
 
 
-def _layer(p: PackedLayer) -> _Layer:
+def _layer(p: ArrangedLayer) -> _Layer:
     return _Layer(
         tuple(CELLS).index(p.cell),
         SQUASHES.index(p.squash),
@@ -188,13 +196,13 @@ class Network:
 
     def __init__(
         self,
-        levels: Sequence[Sequence[PackedLayer]],  # one or two directions each
+        levels: Sequence[Sequence[ArrangedLayer]],  # one or two directions each
         n_in: int,  # width of x, or of the embedding
         *,
         n_words: int = 0,  # V; 0: the network reads vectors
         remap: NDArray[np.int32] | None = None,  # (V) row of embedding or table, -1: removed; None: all there
         embedding: Floats | None = None,  # (V', n_in); None with n_words: folded into the first level
-        head: tuple[PackedMatrix, Floats] | None = None,  # (O, width), (O)
+        head: tuple[ArrangedMatrix, Floats] | None = None,  # (O, width), (O)
         softmax: bool = False,
         final: str = "",  # one output for a sequence: one of FINAL, of the top level
         isa: str | None = None,  # None: the fastest
@@ -243,12 +251,12 @@ class Network:
 
 
 def _check_chain(
-    levels: list[list[PackedLayer]],
+    levels: list[list[ArrangedLayer]],
     n_in: int,
     n_words: int,
     remap: NDArray[np.int32] | None,
     embedding: Floats | None,
-    head: tuple[PackedMatrix, Floats] | None,
+    head: tuple[ArrangedMatrix, Floats] | None,
 ) -> None:
     """What the kernels take on trust: that every index stays inside the array it points into."""
     if not levels or len({len(level) for level in levels}) != 1 or len(levels[0]) not in (1, 2):

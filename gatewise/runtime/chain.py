@@ -22,11 +22,11 @@ from gatewise.nn.lookup import cell_of
 from gatewise.program import operations as ops
 from gatewise.program.graph import INT, Node, Program, unshaped
 from gatewise.program.sizes import Size
+from gatewise.runtime.chained import NO_LAYER, POOLS, Chain, ChainError, ChainLink
 from gatewise.runtime.ends import Ends, axis_of
 from gatewise.runtime.evaluate import parameter
 from gatewise.runtime.links import LINKS
 from gatewise.runtime.path import OnPath, States
-from gatewise.runtime.steps import NO_LAYER, POOLS, Chain, ChainError, Step
 
 LAYOUTS = ("TBC", "BTC", "BC", "RC")
 
@@ -47,15 +47,15 @@ def find_chain(model: nn.Module, ways: Sequence[Program]) -> Chain:
     optional = any(chain.lengths in way.absent for way in ways)
     return replace(
         chain,
-        steps=tuple(map(as_layer, chain.steps)),
+        links=tuple(map(as_layer, chain.links)),
         needs_lengths=bool(chain.lengths) and not optional,
         unread=unread(model, chain, ways),
     )
 
 
-def as_layer(step: Step) -> Step:
+def as_layer(link: ChainLink) -> ChainLink:
     """A cell in a loop is a layer."""
-    return replace(step, module=step.module.as_layer()) if isinstance(step.module, CompactCell) else step
+    return replace(link, module=link.module.as_layer()) if isinstance(link.module, CompactCell) else link
 
 
 def unread(model: nn.Module, chain: Chain, ways: Sequence[Program]) -> str:
@@ -120,11 +120,11 @@ class Finder:
             raise self.no("it reads a state, or what does not come from the input alone")
         return value
 
-    def then(self, x: OnPath, step: Step) -> OnPath:
+    def then(self, x: OnPath, link: ChainLink) -> OnPath:
         """x and one link more, which works on padding, too."""
         self.check_alike(x)
-        stays = x.padding is None or step.keeps_zero
-        return replace(x, steps=(*x.steps, step), padding=x.padding if stays else math.nan)
+        stays = x.padding is None or link.keeps_zero
+        return replace(x, links=(*x.links, link), padding=x.padding if stays else math.nan)
 
     def check_alike(self, x: OnPath) -> None:
         if not x.alike:
@@ -148,9 +148,9 @@ class Finder:
         moved = any(not isinstance(node.op, ops.LastState) for node in results[1:])
         if not isinstance(answer, OnPath) or moved or len(whole) < len(states) or (not alone and not states):
             raise self.no("it returns anything but the answer of a chain, and perhaps its states")
-        if all(step.kind != "recurrent" for step in answer.steps):
+        if all(link.kind != "recurrent" for link in answer.links):
             raise self.no("no recurrent layer leads to its answer")
-        if states and any(step.kind in POOLS for step in answer.steps):
+        if states and any(link.kind in POOLS for link in answer.links):
             # forward() would pool every piece of a sequence by itself, engine and C all of them together.
             raise self.no("the state that it returns does not say what was pooled before")
         self.check_alike(answer)
@@ -170,7 +170,7 @@ class Finder:
         source = self.ends.source
         letters = {name for size in shape if isinstance(size, Size) for name in size.letters}
         return Chain(
-            answer.steps,
+            answer.links,
             batch_axis=list(map(axis_of, self.x.shape)).index("B"),
             output_axes=layout,
             rows_time_first=not answer.rows or answer.rows[0][0] == "T",

@@ -11,10 +11,10 @@ from torch import nn
 
 from gatewise.runtime.arguments import from_tensor, is_tensor, plain_array
 from gatewise.runtime.bindings import check_threads
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools, recorded, shippable
 from gatewise.runtime.rounding import check_weights
 from gatewise.runtime.stages import FLOAT32, Array, Frame, NetworkStage, PoolStage, make_stages
-from gatewise.runtime.steps import ChainError
 from gatewise.wording import counted
 
 INT64 = np.dtype(np.int64)

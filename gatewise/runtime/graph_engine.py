@@ -16,10 +16,10 @@ from gatewise.program.ways import programs
 from gatewise.runtime.arguments import bound, is_tensor, letters_of
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.carried import carried_arguments, returns_state
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.engine import Engine
 from gatewise.runtime.prepared import Call, Prepared, Unrunnable
 from gatewise.runtime.rounding import Weights, check_weights
-from gatewise.runtime.steps import ChainError
 from gatewise.runtime.streaming import Stream, streamed
 from gatewise.wording import counted
 

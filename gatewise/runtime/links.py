@@ -12,6 +12,7 @@ import numpy as np
 from gatewise.program import operations as ops
 from gatewise.program.graph import FLOAT, Node, filling, unshaped
 from gatewise.program.sizes import Size, same
+from gatewise.runtime.chained import POOLS, ChainLink
 from gatewise.runtime.ends import axis_of
 from gatewise.runtime.path import (
     OnPath,
@@ -23,7 +24,6 @@ from gatewise.runtime.path import (
     same_shapes,
     skips_padding,
 )
-from gatewise.runtime.steps import POOLS, Step
 
 if TYPE_CHECKING:
     from gatewise.runtime.chain import Finder
@@ -49,42 +49,42 @@ def recurrent(path: Finder, node: Node, op: ops.Recurrent) -> OnPath:
         path.check_alike(x)
     if not op.lengths and getattr(module, "bidirectional", False):
         path.reads_padding("a backward direction begins in the padding")
-    steps = (*x.steps, Step("recurrent", op.module, module))
-    return OnPath(steps, x.axes, padding=0.0 if op.lengths else None)
+    links = (*x.links, ChainLink("recurrent", op.module, module))
+    return OnPath(links, x.axes, padding=0.0 if op.lengths else None)
 
 
 def last_state(path: Finder, node: Node, op: ops.LastState) -> States:
     layer = node.inputs[0].op
     assert isinstance(layer, ops.Recurrent)
     places = node.shape[0]
-    return States(path.at(node.inputs[0]).steps, op.part, range(places), places, layer.lengths)
+    return States(path.at(node.inputs[0]).links, op.part, range(places), places, layer.lengths)
 
 
 def embed(path: Finder, node: Node, op: ops.Embed) -> OnPath:
     x = path.at(node.inputs[0])
-    if x.steps or len(x.axes) != 2:
+    if x.links or len(x.axes) != 2:
         raise path.no("an embedding reads anything but the words of the input")
-    return OnPath((Step("embedding", op.module, path.model.get_submodule(op.module)),), (*x.axes, "C"))
+    return OnPath((ChainLink("embedding", op.module, path.model.get_submodule(op.module)),), (*x.axes, "C"))
 
 
 def linear(path: Finder, node: Node, op: ops.Linear) -> OnPath:
     x = path.at(node.inputs[0])
     if x.axes[-1] != "C":
         raise path.no("a linear layer reads anything but the channels")
-    return path.then(x, Step("linear", op.module, path.model.get_submodule(op.module)))
+    return path.then(x, ChainLink("linear", op.module, path.model.get_submodule(op.module)))
 
 
 def pointwise(path: Finder, node: Node, op: ops.Map) -> OnPath:
     if op.function not in POINTWISE:
         raise path.no(f"{op.function}() is no link of a chain")
-    return path.then(path.at(node.inputs[0]), Step("pointwise", op.function))
+    return path.then(path.at(node.inputs[0]), ChainLink("pointwise", op.function))
 
 
 def scores(path: Finder, node: Node, op: ops.Softmax) -> OnPath:
     x = path.at(node.inputs[0])
     if x.axes[op.axis] != "C":
         raise path.no("a softmax over anything but the channels")
-    return path.then(x, Step("log_softmax" if op.log else "softmax"))
+    return path.then(x, ChainLink("log_softmax" if op.log else "softmax"))
 
 
 def layer_norm(path: Finder, node: Node, op: ops.LayerNorm) -> OnPath:
@@ -94,20 +94,20 @@ def layer_norm(path: Finder, node: Node, op: ops.LayerNorm) -> OnPath:
         raise path.no("LayerNorm normalises anything but the channels, the last axis")
     scale = numbers.pop(0) if op.scaled else np.ones(1)
     shift = numbers.pop(0) if op.shifted else np.zeros(1)
-    return affine(path, path.then(x, Step("layer_norm", eps=op.eps)), node.shape[-1], scale, shift)
+    return affine(path, path.then(x, ChainLink("layer_norm", eps=op.eps)), node.shape[-1], scale, shift)
 
 
 def affine(path: Finder, x: OnPath, width: int, scale: Any, shift: Any) -> OnPath:
-    """scale * x + shift, channel by channel; one step with the scale before it, as a shift alone is not: it may keep
+    """scale * x + shift, channel by channel; one link with the scale before it, as a shift alone is not: it may keep
     sums small."""
     scale, shift = (np.broadcast_to(given.reshape(-1), (width,)) for given in (scale, shift))
-    last = x.steps[-1] if x.steps else Step("")
+    last = x.links[-1] if x.links else ChainLink("")
     if last.kind == "affine" and set(last.scale) != {1.0}:
-        x = replace(x, steps=x.steps[:-1])
+        x = replace(x, links=x.links[:-1])
         scale, shift = scale * last.scale, scale * last.shift + shift
     if (scale == 1).all() and not shift.any():
         return x
-    return path.then(x, Step("affine", scale=tuple(scale.tolist()), shift=tuple(shift.tolist())))
+    return path.then(x, ChainLink("affine", scale=tuple(scale.tolist()), shift=tuple(shift.tolist())))
 
 
 # Two values, of which one is on the path.
@@ -119,13 +119,13 @@ def combined(path: Finder, node: Node, op: ops.Combine) -> OnPath | None:
     x = path.at(own)
     if len(at) == 2:
         raise path.no(f"{op.function} of two values")
-    if op.function in ops.COMPARISONS and not x.steps:
+    if op.function in ops.COMPARISONS and not x.links:
         return one_hot(x, op, other)
     if not same_shapes(node, own):
         raise path.no(f"{op.function} makes its input larger")
     if op.function == "mul" and path.ends.holds(other) == "inside":
         return masked(path, x, 0.0)
-    if op.function == "div" and at == [0] and x.steps[-1:] == (Step("sum"),):
+    if op.function == "div" and at == [0] and x.links[-1:] == (ChainLink("sum"),):
         return mean_of_sum(path, x, other)
     numbers = path.numbers(other) if along_channels(x, other) else None
     changed = None if numbers is None else by_numbers(op.function, numbers, at == [1])
@@ -137,7 +137,7 @@ def combined(path: Finder, node: Node, op: ops.Combine) -> OnPath | None:
 def one_hot(x: OnPath, op: ops.Combine, other: Node) -> OnPath | None:
     """x[..., None] == 0, 1, 2, ...; any other comparison of words is a mask, which is looked at where it is used."""
     hot = op.function == "eq" and x.axes[2:] == ("1",) and other.op == ops.Count()
-    return OnPath((Step("one_hot", classes=other.shape[0]),), (*x.axes[:2], "C")) if hot else None
+    return OnPath((ChainLink("one_hot", classes=other.shape[0]),), (*x.axes[:2], "C")) if hot else None
 
 
 def by_numbers(function: str, numbers: Any, swapped: bool) -> tuple[Any, Any] | None:
@@ -155,7 +155,7 @@ def mean_of_sum(path: Finder, x: OnPath, by: Node) -> OnPath:
     steps = isinstance(by.op, ops.Extent) and str(by.op.size) == "T" and x.padding is None
     if not steps and not (x.padding == 0 and path.ends.holds(by) == "lengths"):
         raise path.no("it divides a sum over time by anything but how many steps there are")
-    return replace(x, steps=(*x.steps[:-1], Step("mean")))
+    return replace(x, links=(*x.links[:-1], ChainLink("mean")))
 
 
 def chosen(path: Finder, node: Node, op: ops.Choose) -> OnPath:
@@ -168,11 +168,11 @@ def chosen(path: Finder, node: Node, op: ops.Choose) -> OnPath:
 
 
 def masked(path: Finder, x: OnPath, filler: float) -> OnPath:
-    if filler != 0 and filler > (LOW if is_bounded(x.steps) else BELOW_ALL):
+    if filler != 0 and filler > (LOW if is_bounded(x.links) else BELOW_ALL):
         raise path.no(f"a mask puts {filler} behind sequences, not 0, or -inf for a maximum")
     path.check_alike(x)
     path.ends.least = 1
-    return replace(x, padding=-math.inf if filler else 0.0, alike=not filler and gives_zeros(x.steps))
+    return replace(x, padding=-math.inf if filler else 0.0, alike=not filler and gives_zeros(x.links))
 
 
 def unpacked(path: Finder, node: Node, op: ops.Unpack) -> OnPath:
@@ -181,12 +181,12 @@ def unpacked(path: Finder, node: Node, op: ops.Unpack) -> OnPath:
         raise path.no("sequences end elsewhere than an argument of forward() says")
     if op.value not in (0, -math.inf):
         raise path.no(f"it pads with {op.value} and not with zeros, or -inf for a maximum")
-    return replace(x, padding=op.value, alike=op.value == 0 and gives_zeros(x.steps))
+    return replace(x, padding=op.value, alike=op.value == 0 and gives_zeros(x.links))
 
 
 def cast(path: Finder, node: Node, op: ops.Cast) -> OnPath | None:
     x = path.values[node.inputs[0]]
-    if isinstance(x, OnPath) and x.steps and x.steps[-1].kind == "one_hot":
+    if isinstance(x, OnPath) and x.links and x.links[-1].kind == "one_hot":
         return x
     if node.inputs[0].kind == FLOAT:
         raise path.no("a cast changes what it is given")
@@ -212,13 +212,13 @@ def reshaped(path: Finder, node: Node, op: ops.Reshape) -> OnPath | States:
 
 def one_state(path: Finder, node: Node, x: States) -> OnPath | States:
     """h_n[-1] as (B, H): the answer of one direction, or half of that of two."""
-    directions = 2 if getattr(x.steps[-1].module, "bidirectional", False) else 1
+    directions = 2 if getattr(x.links[-1].module, "bidirectional", False) else 1
     top = range(x.whole - directions, x.whole)
     if len(x.places) != 1 or node.rank != 2 or x.part != "h" or x.places[0] not in top:
         raise path.no("of a state, only the last layer's h can be read")
     if not x.ended:
         path.reads_padding("the last state is that behind the padding")
-    return x if directions == 2 else OnPath((*x.steps, Step("last_state")), ("B", "C"))
+    return x if directions == 2 else OnPath((*x.links, ChainLink("last_state")), ("B", "C"))
 
 
 def joined(path: Finder, node: Node, op: ops.Concat) -> OnPath:
@@ -226,13 +226,13 @@ def joined(path: Finder, node: Node, op: ops.Concat) -> OnPath:
     parts = [path.values.get(source) for source in node.inputs]
     halves = [part for part in parts if isinstance(part, States)]
     first = halves[0] if len(halves) == len(parts) == 2 else None
-    both = [(half.steps, half.places) for half in halves]
+    both = [(half.links, half.places) for half in halves]
     wanted = (
-        [] if first is None else [(first.steps, range(k, k + 1)) for k in (first.whole - 2, first.whole - 1)]
+        [] if first is None else [(first.links, range(k, k + 1)) for k in (first.whole - 2, first.whole - 1)]
     )
     if first is None or both != wanted or (node.rank, op.axis) != (2, 1):
         raise path.no("it joins anything but the last states of both directions")
-    return OnPath((*first.steps, Step("last_state")), ("B", "C"))
+    return OnPath((*first.links, ChainLink("last_state")), ("B", "C"))
 
 
 # Parts of time.
@@ -250,12 +250,12 @@ def sliced(path: Finder, node: Node, op: ops.Slice) -> OnPath | States:
 
 
 def of_last(path: Finder, x: OnPath, keep: bool) -> OnPath:
-    """The last position of what the steps give, taken right behind the last recurrent layer: what follows that works
+    """The last position of what the links give, taken right behind the last recurrent layer: what follows that works
     on every position by itself."""
-    behind = max((k + 1 for k, step in enumerate(x.steps) if step.kind == "recurrent"), default=0)
+    behind = max((k + 1 for k, link in enumerate(x.links) if link.kind == "recurrent"), default=0)
     if not behind:
         raise path.no("a step is taken of what no recurrent layer gave")
-    return OnPath((*x.steps[:behind], Step("last_step"), *x.steps[behind:]), x.without_time(keep))
+    return OnPath((*x.links[:behind], ChainLink("last_step"), *x.links[behind:]), x.without_time(keep))
 
 
 def indexed(path: Finder, node: Node, op: ops.Index) -> OnPath:
@@ -286,14 +286,14 @@ def reduced(path: Finder, node: Node, op: ops.Reduce) -> OnPath:
     x = path.at(node.inputs[0])
     if [x.axes[k] for k in op.axes] != ["T"] or op.function not in POOLS:
         raise path.no(f"{op.function} over anything but time")
-    if all(step.kind != "recurrent" for step in x.steps):
+    if all(link.kind != "recurrent" for link in x.links):
         raise path.no(f"the {op.function} is not over steps of a recurrent layer")
     why = f"the {op.function} is over the padding behind sequences, too"
     if x.padding is None:
         path.reads_padding(why)
     elif not skips_padding(op.function, x):
         raise path.no(why)
-    return OnPath((*x.steps, Step(op.function)), x.without_time(op.keep), padding=x.padding)
+    return OnPath((*x.links, ChainLink(op.function)), x.without_time(op.keep), padding=x.padding)
 
 
 LINKS: dict[type[ops.Operation], Callable[..., OnPath | States | None]] = {

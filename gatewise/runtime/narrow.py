@@ -19,8 +19,8 @@ from gatewise.program.stand_ins import Refused
 from gatewise.program.ways import programs
 from gatewise.readers.trace import unwrapped
 from gatewise.runtime.chain import find_chain
+from gatewise.runtime.chained import NO_LAYER, POOLS, Chain, ChainError, ChainLink, way_out
 from gatewise.runtime.scaled import Channels, Doubles, doubles
-from gatewise.runtime.steps import NO_LAYER, POOLS, Chain, ChainError, Step, way_out
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -47,7 +47,7 @@ class Table:
 class Recurrence:
     """One layer and direction: live rows only, z folded in, the output h = s * scale."""
 
-    inputs: Ints  # (n_in,) positions in what the step before hands over
+    inputs: Ints  # (n_in,) positions in what the link before hands over
     reads: Ints  # (n_rec,) positions among the K neurons
     slots: Ints  # (R,) gate * K + neuron
     w_ih: Floats  # (R, n_in)
@@ -193,22 +193,22 @@ class Narrower:
         self.links: list[Link] = []
 
     def through(self, chain: Chain) -> NarrowChain:
-        for step in chain.steps:
-            module = step.module
+        for link in chain.links:
+            module = link.module
             if isinstance(module, CompactEmbedding):
                 self.embedding(module)
             elif isinstance(module, CompactRecurrent):
-                self.recurrent(step.name, module)
+                self.recurrent(link.name, module)
             elif isinstance(module, CompactLinear):
-                self.linear(step.name, module)
-            elif step.kind == "affine":
-                self.affine(step)
-            elif step.kind == "one_hot":
-                self.one_hot(step.classes)
+                self.linear(link.name, module)
+            elif link.kind == "affine":
+                self.affine(link)
+            elif link.kind == "one_hot":
+                self.one_hot(link.classes)
             elif module is None:
-                self.function(Function(step.name if step.kind == "pointwise" else step.kind, step.eps))
+                self.function(Function(link.name if link.kind == "pointwise" else link.kind, link.eps))
             else:
-                raise ChainError(f"{step.name}: {type(module).__name__} was left as it is by compress(), because "
+                raise ChainError(f"{link.name}: {type(module).__name__} was left as it is by compress(), because "
                                  "forward() uses its parameter directly.")  # fmt: skip
         rest = self.answer()
         kept, width = self.channels.kept, self.channels.width
@@ -265,9 +265,9 @@ class Narrower:
         )
         self.channels = Channels.plain(outputs, module.out_features)
 
-    def affine(self, step: Step) -> None:
+    def affine(self, link: ChainLink) -> None:
         """scale * x + shift: in the matrix behind, or in the linear layer before."""
-        scale, shift = np.array(step.scale), np.array(step.shift)
+        scale, shift = np.array(link.scale), np.array(link.shift)
         settles = self.norms_apart or self.layer_before() is not None
         if self.layer_before() is None and (scale == 1).all():  # in the sums of a matrix it might cost digits
             self.settle()

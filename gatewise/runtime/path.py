@@ -1,4 +1,4 @@
-"""Values on the path of a chain: the steps behind them, their axes, and what lies behind the ends of sequences."""
+"""Values on the path of a chain: the links before them, their axes, and what lies behind the ends of sequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gatewise.program.fits import is_one
 from gatewise.program.graph import Node
 from gatewise.program.sizes import same
-from gatewise.runtime.steps import Step
+from gatewise.runtime.chained import ChainLink
 
 BOUNDED = ("relu", "tanh", "sigmoid")
 
@@ -17,7 +17,7 @@ BOUNDED = ("relu", "tanh", "sigmoid")
 class OnPath:
     """A value that the chain has reached."""
 
-    steps: tuple[Step, ...]
+    links: tuple[ChainLink, ...]
     axes: tuple[str, ...]  # B, T, C, R: rows of B and T, 1: of size 1; without C: it had width 1
     rows: tuple[tuple[str, int], ...] = ()  # the axes that R is made of, and their sizes
     padding: float | None = None  # behind the ends; NaN: what a layer made of zeros; None: anything
@@ -34,9 +34,9 @@ class OnPath:
 
 @dataclass(frozen=True)
 class States:
-    """Some of the last states of the recurrent layer that ends `steps`, by their places."""
+    """Some of the last states of the recurrent layer that ends `links`, by their places."""
 
-    steps: tuple[Step, ...]
+    links: tuple[ChainLink, ...]
     part: str
     places: range
     whole: int  # places in all
@@ -54,7 +54,7 @@ def renamed(x: OnPath, old: tuple[int, ...], new: tuple[int, ...]) -> OnPath | N
         if left and same(size, left[0][1]):
             axes.append(left.pop(0)[0])
         elif is_one(size):
-            has_channels = not x.steps or "C" in (*axes, *(name for name, _ in left))
+            has_channels = not x.links or "C" in (*axes, *(name for name, _ in left))
             axes.append("1" if has_channels else "C")
         elif {name for name, _ in left[:2]} == {"B", "T"} and same(size, left[0][1] * left[1][1]):
             rows = (left.pop(0), left.pop(0))
@@ -78,22 +78,22 @@ def along_channels(x: OnPath, other: Node) -> bool:
 # Padding.
 
 
-def is_bounded(steps: tuple[Step, ...]) -> bool:
-    """Whether what the steps give is never very low."""
-    last = steps[-1] if steps else Step("")
+def is_bounded(links: tuple[ChainLink, ...]) -> bool:
+    """Whether what the links give is never very low."""
+    last = links[-1] if links else ChainLink("")
     return last.kind == "recurrent" or (last.kind == "pointwise" and last.name in BOUNDED)
 
 
-def gives_zeros(steps: tuple[Step, ...]) -> bool:
+def gives_zeros(links: tuple[ChainLink, ...]) -> bool:
     """Whether a chain has zeros behind the ends: after a recurrent layer, and after functions with f(0) = 0."""
-    for step in reversed(steps):
-        if step.kind == "recurrent" or not step.keeps_zero:
-            return step.kind == "recurrent"
+    for link in reversed(links):
+        if link.kind == "recurrent" or not link.keeps_zero:
+            return link.kind == "recurrent"
     return False
 
 
 def skips_padding(pool: str, x: OnPath) -> bool:
     """Whether a pool is the same without padding: a sum of zeros, a maximum of -inf, or of zeros behind relu()."""
-    if pool == "max" and x.steps[-1] != Step("pointwise", "relu"):
+    if pool == "max" and x.links[-1] != ChainLink("pointwise", "relu"):
         return x.padding == -math.inf
     return pool != "mean" and x.padding == 0

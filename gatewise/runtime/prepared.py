@@ -13,12 +13,12 @@ from torch import nn
 from gatewise.compact import CompactEmbedding
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program, letters_in, mapped
+from gatewise.runtime.chained import WAY_OUT
 from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import parameter
 from gatewise.runtime.layers import HandOver, Memory, RecurrentLayer, plain_layer
 from gatewise.runtime.rounding import Weights
 from gatewise.runtime.rules import computed, kind_of
-from gatewise.runtime.steps import WAY_OUT
 
 Array = NDArray[Any]
 
@@ -82,9 +82,11 @@ class Prepared:
         for source, reader in last.items():
             if source not in kept:
                 ends.setdefault(reader, []).append(source)
-        self.steps = [Scheduled(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving]
+        self.schedule = [
+            Scheduled(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving
+        ]
         self.own = {id(array) for array in self.constants.values()}
-        self.in_numpy = not all(isinstance(step.node.op, ops.Recurrent | ops.Decode) for step in self.steps)
+        self.in_numpy = not all(isinstance(one.node.op, ops.Recurrent | ops.Decode) for one in self.schedule)
 
     def is_of_layers(self, node: Node, users: list[Node]) -> bool:
         """Whether an embedding is read by recurrent layers alone, which then read words."""
@@ -197,7 +199,7 @@ class Prepared:
         )
 
     def compute(self, values: dict[Node, Array], call: Call) -> None:
-        for node, run, reads, done in self.steps:
+        for node, run, reads, done in self.schedule:
             values[node] = run([values[source] for source in reads], call)
             for source in done:
                 del values[source]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.runtime.arrangement import CELLS, ArrangedLayer, arrange_layer, arrange_matrix
 from gatewise.runtime.bindings import Network, expands, layer_norm, pool, softmax
 from gatewise.runtime.narrow import (
     Affine,
@@ -23,7 +24,6 @@ from gatewise.runtime.narrow import (
     spread_columns,
     takes_last_state,
 )
-from gatewise.runtime.packing import CELLS, PackedLayer, pack_layer, pack_matrix
 from gatewise.runtime.rounding import Weights, rounded
 
 Array = NDArray[Any]
@@ -129,8 +129,8 @@ def make_network(
 ) -> Network:
     fold = table is not None and folds(table, levels[0], fold_embedding)
     vectors = None if table is None else table.weight
-    packed = [
-        [pack(level, r, vectors if fold and k == 0 else None, weights=weights) for r in level.directions]
+    arranged = [
+        [arrange(level, r, vectors if fold and k == 0 else None, weights=weights) for r in level.directions]
         for k, level in enumerate(levels)
     ]
     rows = None if table is None or table.rows is None else table.rows.astype(np.int32)
@@ -138,9 +138,9 @@ def make_network(
     scored = None
     if head is not None:
         columns = spread_columns(head.weight, head.inputs, top)
-        scored = pack_matrix(columns, expands=expands(), weights=weights), head.bias
+        scored = arrange_matrix(columns, expands=expands(), weights=weights), head.bias
     return Network(
-        packed,
+        arranged,
         width if vectors is None else vectors.shape[1],
         n_words=0 if table is None else table.n_words,
         remap=rows,
@@ -160,19 +160,19 @@ def folds(table: Table, level: Level, wish: bool | None) -> bool:
     return table.one_hot or (rows < table.weight.shape[1] if wish is None else wish)
 
 
-def pack(
+def arrange(
     level: Level,
     r: Recurrence,
     embedding: Floats | None,
     tight: bool = False,
     int8: bool = False,
     weights: Weights = "float32",
-) -> PackedLayer:
+) -> ArrangedLayer:
     """The layer as the kernels want it; a list that names everything in order is left out."""
     if level.cell.name not in CELLS:
         where, cells = level.module or "the model", " and ".join(CELLS)
         raise ValueError(f"{where}: there are no C kernels for the cell {level.cell.name}, only for {cells}.")
-    return pack_layer(
+    return arrange_layer(
         level.cell.name,
         r.w_ih,
         r.w_hh,

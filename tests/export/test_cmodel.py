@@ -20,7 +20,7 @@ from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES, layer_scratch
 from gatewise.export.golden import golden_input
 from gatewise.runtime.bindings import _layer
 from gatewise.runtime.narrow import Level, narrow_chain
-from gatewise.runtime.stages import pack
+from gatewise.runtime.stages import arrange
 
 
 @pytest.mark.parametrize("value", [0.0, -3.0, 1e10, 2.0**-30, 1e-45, 0.1, 1 / 3, 3.4028235e38])
@@ -68,6 +68,6 @@ def test_scratch_is_what_the_kernels_ask_for(kernels: list[Path], tmp_path: Path
         for int8 in (False, True):
             for link in narrow_chain(variety(k).small).links:
                 for r in link.directions if isinstance(link, Level) else ():
-                    packed = pack(link, r, None, tight=True, int8=int8)
+                    arranged = arrange(link, r, None, tight=True, int8=int8)
                     for steps in (1, 3, 4, 95, 96, 97, 500):
-                        assert layer_scratch(packed, steps) == ask(ctypes.byref(_layer(packed)), steps, 1)
+                        assert layer_scratch(arranged, steps) == ask(ctypes.byref(_layer(arranged)), steps, 1)

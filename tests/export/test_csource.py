@@ -18,7 +18,7 @@ from torch import nn
 import gatewise as gw
 from gatewise.cli import main
 from gatewise.export.csource import KERNELS
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 
 class Exported:

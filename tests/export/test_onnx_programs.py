@@ -26,7 +26,7 @@ from gatewise.program.graph import Program, leaves
 from gatewise.program.operations import Collect, Input, Opaque, Operation, Turn
 from gatewise.program.sizes import Size
 from gatewise.program.ways import programs
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 
 class Session:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 
 class FirstStep(nn.Module):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import PackedLayer, pack_layer
+from gatewise.runtime.arrangement import ArrangedLayer, arrange_layer
 
 try:
     ISAS = tuple(bindings.kernels())
@@ -43,8 +43,8 @@ class Case:
     def n_units(self) -> int:
         return self.bias.shape[1]
 
-    def pack(self, **options: Any) -> PackedLayer:
-        return pack_layer(
+    def arranged(self, **options: Any) -> ArrangedLayer:
+        return arrange_layer(
             self.cell,
             self.w_ih,
             self.w_hh,

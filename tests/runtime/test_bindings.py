@@ -14,13 +14,13 @@ from kernel_cases import ISAS, TOLERANCE, as_float, make_case, reference
 from numpy.typing import NDArray
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import pack_matrix
+from gatewise.runtime.arrangement import arrange_matrix
 
 
 def test_calls_from_many_threads_do_not_meet():
     """Scratch memory belongs to one call at a time."""
     case = make_case(5, n_x=20, n_units=60)
-    net = bindings.Network([[case.pack()]], 20)
+    net = bindings.Network([[case.arranged()]], 20)
     x = as_float(np.random.default_rng(0).normal(size=(50, 8, 20)))
     answers = [np.empty((50, 8, 60), np.float32) for _ in range(6)]
 
@@ -39,7 +39,7 @@ def test_calls_from_many_threads_do_not_meet():
 
 def test_smaller_parts_need_no_more_scratch():
     """Threads share scratch out by the largest part of a batch."""
-    layer = bindings._layer(make_case(1, "GRU", n_units=20).pack())
+    layer = bindings._layer(make_case(1, "GRU", n_units=20).arranged())
     size = bindings.kernels()["scalar"].contents.layer_scratch
     for steps in (1, 7, 200):
         sizes = [size(ctypes.addressof(layer), steps, n) for n in range(1, 200)]
@@ -68,13 +68,13 @@ class Steps(ctypes.Structure):
 def test_a_layer_stays_within_the_scratch_it_asks_for(forms, cell, isa):
     """Whichever of its matrices needs the most."""
     case = make_case(5, cell, n_x=3, n_units=20, live=1.0, subset=False)
-    packed = case.pack()
+    arranged = case.arranged()
     matrices = zip(("w_ih", "w_hh", "w_hn"), forms)
-    joint = packed.w_hh.rows
+    joint = arranged.w_hh.rows
     rows = np.argsort(case.slot)
     dense = {"w_ih": case.w_ih[rows], "w_hh": case.w_hh[rows][:joint], "w_hn": case.w_hh[rows][joint:]}
-    packed = replace(packed, **{name: pack_matrix(dense[name], form) for name, form in matrices})
-    layer, kernels = bindings._layer(packed), bindings.kernels()[isa].contents
+    arranged = replace(arranged, **{name: arrange_matrix(dense[name], form) for name, form in matrices})
+    layer, kernels = bindings._layer(arranged), bindings.kernels()[isa].contents
     run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(kernels.layer_run)
     for steps, size in ((1, 1), (1, 4), (3, 5), (1, 20)):
         needed = kernels.layer_scratch(ctypes.addressof(layer), steps, size)
@@ -94,7 +94,7 @@ def test_a_layer_stays_within_the_scratch_it_asks_for(forms, cell, isa):
 def test_more_threads_than_before_get_their_own_scratch():
     """Each part of a batch has a kernel's scratch to itself, more than one call of one thread had."""
     case = make_case(5, n_x=20, n_units=200, live=1.0)
-    net = bindings.Network([[case.pack()]], 20)
+    net = bindings.Network([[case.arranged()]], 20)
     x = as_float(np.random.default_rng(0).normal(size=(30, 64, 20)))
     answers = [np.empty((30, 64, 200), np.float32) for _ in range(2)]
     for threads, y in zip((1, 16), answers):
@@ -104,7 +104,7 @@ def test_more_threads_than_before_get_their_own_scratch():
 
 def test_addresses_stand_for_arrays():
     case = make_case(2)
-    net = bindings.Network([[case.pack()]], 7)
+    net = bindings.Network([[case.arranged()]], 7)
     x = as_float(np.ones((1, 7)))
     y, by_address = np.empty((1, 5), np.float32), np.empty((1, 5), np.float32)
     state = net.zero_state(1)
@@ -132,7 +132,7 @@ def test_addresses_stand_for_arrays():
 )
 def test_wrong_arrays_are_refused(change, error, match):
     case = make_case(2)
-    net = bindings.Network([[case.pack()]], 7)
+    net = bindings.Network([[case.arranged()]], 7)
     call = {
         "x": np.zeros((2, 7), np.float32),
         "state": net.zero_state(1),

@@ -17,13 +17,13 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gatewise as gw
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 E, H = 3, 4
 
 
 def kinds(model: nn.Module) -> list[str]:
-    return [step.name if step.kind == "pointwise" else step.kind for step in chain_of(model).steps]
+    return [link.name if link.kind == "pointwise" else link.kind for link in chain_of(model).links]
 
 
 NOT_CHAINS: dict[str, Callable[..., Any]] = {

@@ -14,7 +14,7 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.runtime import bindings
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 pytest.importorskip("gatewise.runtime._native", reason="the C kernels are not built")
 

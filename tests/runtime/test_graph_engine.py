@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.program.graph import leaves, mapped
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.graph_engine import GraphEngine, GraphState, graph_engine
 from gatewise.runtime.narrow import recorded
-from gatewise.runtime.steps import ChainError
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 # Everyday models that run on whole sequences only, with a part of the reason.

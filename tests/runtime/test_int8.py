@@ -7,7 +7,7 @@ import pytest
 from kernel_cases import ISAS, TOLERANCE, as_float, make_case, reference
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import Form, pack_matrix
+from gatewise.runtime.arrangement import Form, arrange_matrix
 from gatewise.runtime.rounding import quantize
 
 FORMS: tuple[Form, ...] = ("dense", "sparse", "masked")
@@ -44,11 +44,11 @@ def test_products(shape: tuple[int, int], density: float, isa: str) -> None:
     w = np.where(rng.random(shape) < density, rng.normal(size=shape), 0)
     bias = rng.normal(size=rows)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
-    plain = bindings.Network([[case.pack()]], 2, isa=isa)
+    plain = bindings.Network([[case.arranged()]], 2, isa=isa)
     for form, tight in [*((form, False) for form in FORMS), ("dense", True), (None, True)]:
-        head = pack_matrix(w, form, tight, int8=True), as_float(bias)
+        head = arrange_matrix(w, form, tight, int8=True), as_float(bias)
         assert head[0].nbytes < 4 * w.size or w.size < 1000
-        net = bindings.Network([[case.pack()]], 2, head=head, isa=isa)
+        net = bindings.Network([[case.arranged()]], 2, head=head, isa=isa)
         for n_batch in (1, 5):
             x = as_float(rng.normal(size=(2, n_batch, 2)))
             h, y = np.empty((2, n_batch, cols), np.float32), np.empty((2, n_batch, rows), np.float32)
@@ -74,7 +74,7 @@ def test_layers(cell: str, form: Form, isa: str) -> None:
     x = np.random.default_rng(0).normal(size=(6, 3, case.n_x)).astype(np.float32)
     zero = np.zeros((3, 37))
     expected, *_ = reference(expected_case, x.astype(np.float64), zero, zero)
-    net = bindings.Network([[case.pack(form=form, int8=True)]], case.n_x, isa=isa)
+    net = bindings.Network([[case.arranged(form=form, int8=True)]], case.n_x, isa=isa)
     y = np.full((6, 3, 37), np.nan, np.float32)
     net.run(x, net.zero_state(3), y, 6, 3, False, None, 1)
     np.testing.assert_allclose(y, expected, **TOLERANCE)
@@ -88,7 +88,7 @@ def test_a_folded_table(isa: str) -> None:
     remap = np.array([-1, 2, -1, 0, 1, 3], np.int32)
     ids = rng.integers(0, 6, (9, 2))
     case = make_case(1, n_x=7, n_units=18)
-    exact, rough = case.pack(embedding=embedding), case.pack(embedding=embedding, int8=True)
+    exact, rough = case.arranged(embedding=embedding), case.arranged(embedding=embedding, int8=True)
     assert exact.table is not None
     as_floats = type(exact)(
         **{**vars(exact), "table": as_read(exact.table).astype(np.float32), "w_hh": rough.w_hh}
@@ -108,15 +108,15 @@ def test_the_fewest_bytes() -> None:
     for density in (0.0, 0.02, 0.2, 0.5, 1.0):
         w = np.where(rng.random((50, 60)) < density, rng.normal(size=(50, 60)), 0)
         for int8 in (False, True):
-            chosen = pack_matrix(w, None, True, int8).nbytes
-            sizes = {form: pack_matrix(w, form, True, int8).nbytes for form in FORMS}
+            chosen = arrange_matrix(w, None, True, int8).nbytes
+            sizes = {form: arrange_matrix(w, form, True, int8).nbytes for form in FORMS}
             assert chosen == min(sizes.values())
             assert sizes["masked"] == chosen or density not in (0.2, 0.5)
 
 
 def test_a_single_column_stays_float() -> None:
     """Its scales would take as many bytes as it does."""
-    assert pack_matrix(np.ones((9, 1)), int8=True).scale is None
+    assert arrange_matrix(np.ones((9, 1)), int8=True).scale is None
     case = make_case(1, n_x=7, n_units=2, live=0.3)
     assert len(case.slot) == 1
-    assert case.pack(embedding=np.ones((4, 7)), int8=True).table_scale is None
+    assert case.arranged(embedding=np.ones((4, 7)), int8=True).table_scale is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernel_cases import ISAS, TOLERANCE, as_float, cases, make_case, random_states, reference
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import pack_matrix
+from gatewise.runtime.arrangement import arrange_matrix
 
 
 @settings(max_examples=150, deadline=None)
@@ -25,11 +25,11 @@ from gatewise.runtime.packing import pack_matrix
 def test_layer_follows_its_equations(case, n_steps, n_batch, batch_first, form, with_lengths, threads):
     """Any structure, batch and length, forwards and backwards, from any state, on every instruction set."""
     rng = np.random.default_rng(1)
-    packed = case.pack(form=form)
+    arranged = case.arranged(form=form)
     x = rng.normal(size=(n_steps, n_batch, case.n_x))
     lengths = rng.integers(0, n_steps + 1, n_batch).astype(np.int32) if with_lengths else None
     for isa in ISAS:
-        net = bindings.Network([[packed, packed]], case.n_x, isa=isa)
+        net = bindings.Network([[arranged, arranged]], case.n_x, isa=isa)
         state = random_states(rng, net, n_batch)
         forward, backward = net.states(state, n_batch)
         expected = [
@@ -54,7 +54,7 @@ def test_layer_follows_its_equations(case, n_steps, n_batch, batch_first, form, 
 def test_steps_of_a_stream_equal_one_sequence(cell, isa):
     """Only the order of sums may differ, so this is tighter than the contract."""
     case = make_case(4, cell, n_units=37)
-    net = bindings.Network([[case.pack()]], case.n_x, isa=isa)
+    net = bindings.Network([[case.arranged()]], case.n_x, isa=isa)
     x = as_float(np.random.default_rng(0).normal(size=(150, 1, case.n_x)))
     whole, single = np.empty((150, 37), np.float32), np.empty((150, 37), np.float32)
     state = net.zero_state(1)
@@ -76,7 +76,7 @@ def test_vectors_that_are_nearly_empty(cell, entries, isa):
     x = np.zeros((6, 1, case.n_x))
     for t in range(6):
         x[t, 0, rng.permutation(case.n_x)[:entries]] = rng.normal(size=entries)
-    net = bindings.Network([[case.pack(form="dense")]], case.n_x, isa=isa)
+    net = bindings.Network([[case.arranged(form="dense")]], case.n_x, isa=isa)
     zeros = np.zeros((1, case.n_units))
     expected, *_ = reference(case, x, zeros, zeros, None, False)
     for steps in (1, 6):
@@ -100,12 +100,17 @@ def test_large_layers_step_ahead(cell, subset, isa):
     alone = make_case(7, cell, n_x=6, n_units=180, live=1.0, subset=False)
     rng = np.random.default_rng(0)
     embedding, ids = as_float(rng.normal(size=(5, 6))), rng.integers(0, 5, (6, 9))
-    folded = alone.pack(embedding=embedding)
+    folded = alone.arranged(embedding=embedding)
     nets = (
-        (bindings.Network([[below.pack()], [above.pack()]], 6, isa=isa), as_float(embedding[ids])),
-        (bindings.Network([[alone.pack()]], 6, isa=isa), as_float(embedding[ids])),
+        (bindings.Network([[below.arranged()], [above.arranged()]], 6, isa=isa), as_float(embedding[ids])),
+        (bindings.Network([[alone.arranged()]], 6, isa=isa), as_float(embedding[ids])),
         (bindings.Network([[folded]], 6, n_words=5, isa=isa), ids),
-        (bindings.Network([[below.pack(embedding=embedding)], [above.pack()]], 6, n_words=5, isa=isa), ids),
+        (
+            bindings.Network(
+                [[below.arranged(embedding=embedding)], [above.arranged()]], 6, n_words=5, isa=isa
+            ),
+            ids,
+        ),
     )
     for net, x in nets:
         whole, single = np.empty((6, 9, net.width), np.float32), np.empty((6, 9, net.width), np.float32)
@@ -129,9 +134,9 @@ def test_head_multiplies(shape, density, isa):
     bias = rng.normal(size=rows)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
     for form, tight in [("dense", False), ("dense", True), ("sparse", False), ("masked", False)]:
-        head = pack_matrix(w, form, tight), as_float(bias)
-        net = bindings.Network([[case.pack()]], 2, head=head, isa=isa)
-        plain = bindings.Network([[case.pack()]], 2, isa=isa)
+        head = arrange_matrix(w, form, tight), as_float(bias)
+        net = bindings.Network([[case.arranged()]], 2, head=head, isa=isa)
+        plain = bindings.Network([[case.arranged()]], 2, isa=isa)
         for n_batch in range(1, 20):
             x = as_float(rng.normal(size=(2, n_batch, 2)))
             h, y = np.empty((2, n_batch, cols), np.float32), np.empty((2, n_batch, rows), np.float32)
@@ -155,10 +160,10 @@ def test_words_read_embedding_or_folded_table():
         expected, *_ = reference(case, full[ids], zero, zero)
         for isa in ISAS:
             looked_up = bindings.Network(
-                [[case.pack()]], width, n_words=n_words, remap=remap, embedding=embedding, isa=isa
+                [[case.arranged()]], width, n_words=n_words, remap=remap, embedding=embedding, isa=isa
             )
             folded = bindings.Network(
-                [[case.pack(embedding=embedding)]], width, n_words=n_words, remap=remap, isa=isa
+                [[case.arranged(embedding=embedding)]], width, n_words=n_words, remap=remap, isa=isa
             )
             for net in (looked_up, folded):
                 y = np.full((5, 9, 18), np.nan, np.float32)
@@ -220,9 +225,14 @@ def test_chain_of_levels_and_head(final, isa):
     logits = top @ w.T + bias
     expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
 
-    packed = [case.pack() for case in cases]
+    arranged = [case.arranged() for case in cases]
     net = bindings.Network(
-        [packed[:2], packed[2:]], 4, head=(pack_matrix(w), as_float(bias)), softmax=True, final=final, isa=isa
+        [arranged[:2], arranged[2:]],
+        4,
+        head=(arrange_matrix(w), as_float(bias)),
+        softmax=True,
+        final=final,
+        isa=isa,
     )
     for threads in (1, 4):
         for batch_first in (False, True):

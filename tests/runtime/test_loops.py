@@ -9,7 +9,7 @@ from loops import CELLS, LOOPS, OTHERS, H, I, cells_of, example, looped
 from torch import nn
 
 import gatewise as gw
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 
 @pytest.mark.parametrize("zeros", ["", "some", "bayes"])
@@ -79,9 +79,9 @@ def test_a_loop_that_is_no_chain_in_pieces(name: str) -> None:
 def test_a_cell_in_a_loop_is_a_layer() -> None:
     """Of one level, wherever the steps lie in the input."""
     chain = chain_of(gw.compress(looped(LOOPS["time_first_by_its_length"])))
-    assert [step.kind for step in chain.steps] == ["recurrent", "linear"]
+    assert [link.kind for link in chain.links] == ["recurrent", "linear"]
     assert (chain.batch_axis, chain.output_axes) == (1, "BTC")
-    assert chain.steps[0].module.num_layers == 1
+    assert chain.links[0].module.num_layers == 1
 
 
 def test_a_loop_reads_the_padding_that_packed_sequences_leave() -> None:

@@ -27,7 +27,7 @@ from masked import (
 )
 
 import gatewise as gw
-from gatewise.runtime.steps import ChainError
+from gatewise.runtime.chained import ChainError
 
 CELLS = ["LSTM", "GRU"]
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gatewise as gw
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import Affine, Function, Level, narrow_chain
-from gatewise.runtime.steps import ChainError
 from gatewise.sparsify.layers import LOG_SIGMA
 
 I, H, T, B = 3, 4, 5, 2

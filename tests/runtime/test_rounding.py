@@ -15,7 +15,7 @@ from torch import nn
 import gatewise as gw
 from gatewise.compact import CompactLayer, CompactLinear
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import pack_matrix
+from gatewise.runtime.arrangement import arrange_matrix
 from gatewise.runtime.rounding import joined, rounded
 
 NARROW = ("bfloat16", "int8")
@@ -57,10 +57,10 @@ def test_products(shape: tuple[int, int], weights: str, isa: str) -> None:
     rows, cols = shape
     w, bias = rng.normal(size=shape).astype(np.float32), rng.normal(size=rows).astype(np.float32)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
-    plain = bindings.Network([[case.pack()]], 2, isa=isa)
-    packed = pack_matrix(w, weights=weights)
-    assert packed.nbytes < 4 * w.size or w.size < 1000
-    net = bindings.Network([[case.pack()]], 2, head=(packed, bias), isa=isa)
+    plain = bindings.Network([[case.arranged()]], 2, isa=isa)
+    arranged = arrange_matrix(w, weights=weights)
+    assert arranged.nbytes < 4 * w.size or w.size < 1000
+    net = bindings.Network([[case.arranged()]], 2, head=(arranged, bias), isa=isa)
     for batch in (1, 3, 5):
         x = as_float(rng.normal(size=(2, batch, 2)))
         expected = answer(plain, x, cols) @ rounded(w, weights).astype(np.float64).T + bias
@@ -77,12 +77,12 @@ KERNEL = ctypes.CFUNCTYPE(
 
 def product(w: np.ndarray, x: np.ndarray, isa: str) -> np.ndarray:
     """gw_product() of one vector with int8 weights."""
-    (rows, cols), struct = w.shape, bindings._matrix(packed := pack_matrix(w, "dense", weights="int8"))
+    (rows, cols), struct = w.shape, bindings._matrix(arranged := arrange_matrix(w, "dense", weights="int8"))
     y, bias, scratch = (np.zeros(n, np.float32) for n in (rows, rows, 64 * cols + 256))
     kernel = ctypes.cast(bindings.kernels_of(isa).contents.product, KERNEL)
     memory = [a.ctypes.data for a in (bias, x, y, scratch)]
     kernel(ctypes.addressof(struct), memory[0], 1, memory[1], cols, memory[2], rows, memory[3])
-    assert packed.form == "dense"
+    assert arranged.form == "dense"
     return y
 
 
@@ -125,7 +125,7 @@ def test_layers(case) -> None:
         zero = np.zeros((2, case.n_units))
         expected, *_ = reference(small, x.astype(np.float64), zero, zero)
         for isa in ISAS:
-            net = bindings.Network([[case.pack(weights=weights)]], case.n_x, isa=isa)
+            net = bindings.Network([[case.arranged(weights=weights)]], case.n_x, isa=isa)
             np.testing.assert_allclose(answer(net, x, case.n_units), expected, **TOLERANCE)
 
 

@@ -1,7 +1,7 @@
 /* gatewise kernels: compact recurrent networks in C99.
  *
  * A compact layer computes live gates only; constant gates are stored as one number. All functions are reentrant,
- * allocate nothing and keep no global state; memory comes from the caller, matrices in the packed form below.
+ * allocate nothing and keep no global state; memory comes from the caller, matrices in the arrangement below.
  *
  * Letters in shapes: B sequences, T steps, K neurons, R live gate rows, G gates per neuron (LSTM 4: i f g o;
  * GRU 3: r u n), P = K rounded up to a multiple of 16. Everything is row-major and contiguous unless a stride says
@@ -41,12 +41,12 @@
 #define GW_FLAT
 #endif
 
-#define GW_LAYOUT 7 /* raised whenever a struct, its meaning or a packed form changes; LAYOUT in packing.py follows */
+#define GW_LAYOUT 7 /* raised with every struct, meaning or arrangement that changes; LAYOUT in arrangement.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
 #define GW_SLICE 16 /* rows of a sparse or masked matrix that lie interleaved */
 #define GW_BLOCK 16 /* neurons whose live gates share one word of bits; states are padded to it */
 
-/* A matrix (rows, cols) in one of three packed forms, made once by packing.py.
+/* A matrix (rows, cols) in one of three arrangements, made once by arrangement.py.
  *
  * Dense, start == NULL. Rows p*64 .. p*64+63 form a panel, stored as (cols, 64): column after column. The last panel
  * is stored as (cols, last): the rows that are left, or more for the sake of alignment. 16 floats follow, because

@@ -32,7 +32,7 @@ class ChainError(ValueError):
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainLink:
     """One link of the chain.
 
     kind: "embedding", "recurrent", "linear": the layer `module`; "one_hot": of `classes` words; "pointwise": the
@@ -60,9 +60,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """The steps, and how the caller's tensors are laid out."""
+    """The links, and how the caller's tensors are laid out."""
 
-    steps: tuple[Step, ...]
+    links: tuple[ChainLink, ...]
     batch_axis: int  # of the input
     output_axes: str  # "TBC", "BTC", "BC" (one for a sequence), "RC" (rows: time and batch flattened)
     rows_time_first: bool  # order of the rows of "RC"
@@ -79,7 +79,7 @@ class Chain:
 
     @property
     def words(self) -> bool:
-        return self.steps[0].kind in ("embedding", "one_hot")
+        return self.links[0].kind in ("embedding", "one_hot")
 
     @property
     def without_lengths(self) -> Chain:

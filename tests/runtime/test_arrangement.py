@@ -1,4 +1,4 @@
-"""The form in which a matrix is stored, and the structures that packing refuses for the kernels."""
+"""The form in which a matrix is stored, and the structures that arranging refuses for the kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from kernel_cases import make_case
 
 from gatewise.runtime import bindings
-from gatewise.runtime.packing import HUGE_PAGE, LARGE_ARRAY, aligned, pack_matrix
+from gatewise.runtime.arrangement import HUGE_PAGE, LARGE_ARRAY, aligned, arrange_matrix
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from gatewise.runtime.packing import HUGE_PAGE, LARGE_ARRAY, aligned, pack_matri
 def test_the_form_that_is_expected_to_be_fastest(shape, density, expands, form):
     rng = np.random.default_rng(0)
     w = np.where(rng.random(shape) < density, 1.0, 0.0)
-    assert pack_matrix(w, expands=expands).form == form
+    assert arrange_matrix(w, expands=expands).form == form
 
 
 def test_only_avx512_expands():
@@ -38,33 +38,38 @@ def test_only_avx512_expands():
 
 @pytest.mark.parametrize("tight", [False, True])
 def test_a_matrix_too_wide_for_sparse_takes_another_form(tight):
-    """Its column ids have 16 bits; the choice must not fall on what packing refuses."""
+    """Its column ids have 16 bits; the choice must not fall on what arranging refuses."""
     w = np.zeros((16, 65_536), np.float32)
     w[3, -1] = 1
-    assert pack_matrix(w[:, 1:], tight=tight).form == "sparse"
-    assert pack_matrix(w, tight=tight).form != "sparse"
+    assert arrange_matrix(w[:, 1:], tight=tight).form == "sparse"
+    assert arrange_matrix(w, tight=tight).form != "sparse"
     with pytest.raises(ValueError, match="at most 65535 columns, not 65536"):
-        pack_matrix(w, "sparse")
+        arrange_matrix(w, "sparse")
 
 
 def test_wrong_structures_are_refused():
-    """The kernels do not look at an index twice, so packing must."""
+    """The kernels do not look at an index twice, so arranging must."""
     case = make_case(4, n_x=7, n_units=5, live=1.0)
     with pytest.raises(ValueError, match="different numbers from 0 to 19"):
-        replace(case, slot=np.zeros_like(case.slot)).pack()
+        replace(case, slot=np.zeros_like(case.slot)).arranged()
     for neuron in (5, -1):
         with pytest.raises(ValueError, match="neurons from 0 to 4"):
-            replace(case, reads=np.full(case.w_hh.shape[1], neuron)).pack()
+            replace(case, reads=np.full(case.w_hh.shape[1], neuron)).arranged()
     for entry in (99, -1):
         with pytest.raises(ValueError, match=r"reads entry .* of an input of 7"):
-            bindings.Network([[replace(case, inputs=np.full(case.w_ih.shape[1], entry)).pack()]], 7)
+            bindings.Network([[replace(case, inputs=np.full(case.w_ih.shape[1], entry)).arranged()]], 7)
     with pytest.raises(ValueError, match="expected 5 columns and 3 biases, got 5, 2"):
-        bindings.Network([[case.pack()]], 7, head=(pack_matrix(np.ones((3, 5))), np.zeros(2, np.float32)))
+        bindings.Network(
+            [[case.arranged()]], 7, head=(arrange_matrix(np.ones((3, 5))), np.zeros(2, np.float32))
+        )
     with pytest.raises(ValueError, match="this machine cannot run 'mmx': expected one of"):
-        bindings.Network([[case.pack()]], 7, isa="mmx")
+        bindings.Network([[case.arranged()]], 7, isa="mmx")
     with pytest.raises(ValueError, match="remap: expected 2 rows from -1 to 3"):
         bindings.Network(
-            [[case.pack(embedding=np.zeros((4, 7)))]], 7, n_words=2, remap=np.array([0, 4], dtype=np.int32)
+            [[case.arranged(embedding=np.zeros((4, 7)))]],
+            7,
+            n_words=2,
+            remap=np.array([0, 4], dtype=np.int32),
         )
 
 
@@ -90,17 +95,17 @@ WHOLE = make_case(4, n_x=7, n_units=5, live=1.0, subset=False)  # 20 rows
 )
 def test_sizes_that_do_not_fit_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        replace(WHOLE, **change).pack()
+        replace(WHOLE, **change).arranged()
 
 
 def test_tables_that_do_not_fit_are_refused():
     case = make_case(4, n_x=7, n_units=5, live=1.0)
     vectors = np.zeros((4, 7), np.float32)
     with pytest.raises(ValueError, match="level 0 reads vectors, but its embedding is folded into a table"):
-        bindings.Network([[case.pack(embedding=vectors)]], 7, n_words=4, embedding=vectors)
+        bindings.Network([[case.arranged(embedding=vectors)]], 7, n_words=4, embedding=vectors)
     with pytest.raises(ValueError, match="embedding: expected 7 columns, got 6"):
-        bindings.Network([[case.pack()]], 7, n_words=4, embedding=np.zeros((4, 6), np.float32))
-    directions = [case.pack(embedding=np.zeros((rows, 7))) for rows in (4, 3)]
+        bindings.Network([[case.arranged()]], 7, n_words=4, embedding=np.zeros((4, 6), np.float32))
+    directions = [case.arranged(embedding=np.zeros((rows, 7))) for rows in (4, 3)]
     with pytest.raises(ValueError, match="do not have as many rows"):
         bindings.Network([directions], 7, n_words=4)
 

@@ -1,7 +1,7 @@
-"""Matrices and layers in the packed form that kernels/gw.h states.
+"""Matrices and layers in the arrangement that kernels/gw.h states.
 
-Packing happens once, when a network is loaded or exported; no step rearranges a weight. The result does not depend on
-the instruction set, so the arrays that the engine runs are the arrays that an export writes.
+Arranging happens once, when a network is loaded or exported; no step moves a weight. The result does not
+depend on the instruction set, so the arrays that the engine runs are the arrays that an export writes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _huge_pages(nbytes: int) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True)
-class PackedMatrix:
+class ArrangedMatrix:
     """A matrix (rows, cols): dense in panels of rows, sparse or masked in slices of rows. See `gw_matrix`.
 
     With a scale, `values` are bytes: the weights of row i are values * scale[i]. Words hold several columns each.
@@ -83,39 +83,39 @@ class PackedMatrix:
         return sum(a.nbytes for a in arrays if a is not None)
 
 
-def pack_matrix(
+def arrange_matrix(
     w: ArrayLike,  # (rows, cols)
     form: Form | None = None,  # None: what is expected to be fastest
     tight: bool = False,  # the fewest bytes: none for alignment, and the form that takes the fewest
     int8: bool = False,  # bytes and one scale per row; not for single columns, which would grow
     expands: bool = False,  # the kernels spread values to the set bits of a word in one instruction
     weights: Weights = "float32",  # for the engine: columns joined in words; a sparse matrix holds rounded floats
-) -> PackedMatrix:
+) -> ArrangedMatrix:
     dense = np.asarray(w, np.float32)
     if dense.ndim != 2:
         raise ValueError(f"a matrix has two dimensions, not {dense.ndim}")
     if int8 and dense.shape[1] > 1:
         codes, scale = quantize(dense)
-        packed = pack_matrix(codes, form or (_smallest(codes, 1) if tight else None), tight)
-        return replace(packed, values=aligned(packed.values, np.int8), scale=aligned(scale, np.float32))
+        arranged = arrange_matrix(codes, form or (_smallest(codes, 1) if tight else None), tight)
+        return replace(arranged, values=aligned(arranged.values, np.int8), scale=aligned(scale, np.float32))
     if narrows(dense, weights):
         form = form or _fastest(dense, False, BYTES[weights])
         if form == "dense":
             words, scales = joined(dense, weights)
-            packed = _pack_dense(words, tight)
+            arranged = _arrange_dense(words, tight)
             return replace(
-                packed, cols=dense.shape[1], scale=None if scales is None else aligned(scales, np.float32)
+                arranged, cols=dense.shape[1], scale=None if scales is None else aligned(scales, np.float32)
             )
         dense = rounded(dense, weights)
     if form is None:
         form = _smallest(dense, 4) if tight else _fastest(dense, expands)
     if form == "sparse" and dense.shape[1] > MOST_COLUMNS:
         raise ValueError(
-            f"a sparse matrix has at most {MOST_COLUMNS} columns, not {dense.shape[1]}; pack it in another form"
+            f"a sparse matrix has at most {MOST_COLUMNS} columns, not {dense.shape[1]}; arrange it in another form"
         )
     if form == "dense":
-        return _pack_dense(dense, tight)
-    return _pack_sparse(dense) if form == "sparse" else _pack_masked(dense)
+        return _arrange_dense(dense, tight)
+    return _arrange_sparse(dense) if form == "sparse" else _arrange_masked(dense)
 
 
 def _fastest(w: Floats, expands: bool, weight_bytes: int = 4) -> Form:
@@ -131,7 +131,7 @@ def _smallest(w: Floats | Codes, weight_bytes: int) -> Form:
     return cast(Form, min(sizes, key=sizes.__getitem__))
 
 
-def _pack_dense(w: Floats | Words, tight: bool) -> PackedMatrix:
+def _arrange_dense(w: Floats | Words, tight: bool) -> ArrangedMatrix:
     rows, cols = w.shape
     full, rest = rows - rows % PANEL, rows % PANEL
     # Vectors that cross a cache line cost two reads, which is more than a padded column.
@@ -140,7 +140,7 @@ def _pack_dense(w: Floats | Words, tight: bool) -> PackedMatrix:
     tail[:, :rest] = w[full:].T
     panels = w[:full].reshape(full // PANEL, PANEL, cols).transpose(0, 2, 1)
     values = np.concatenate([panels.ravel(), tail.ravel(), np.zeros(SLICE, w.dtype)])
-    return PackedMatrix(rows, cols, last or PANEL, aligned(values, w.dtype.type))
+    return ArrangedMatrix(rows, cols, last or PANEL, aligned(values, w.dtype.type))
 
 
 def _slice_lengths(w: Floats | Codes) -> tuple[Ints, NDArray[np.int64]]:
@@ -150,7 +150,7 @@ def _slice_lengths(w: Floats | Codes) -> tuple[Ints, NDArray[np.int64]]:
     return row, nonzeros[row[::SLICE]]
 
 
-def _pack_sparse(w: Floats) -> PackedMatrix:
+def _arrange_sparse(w: Floats) -> ArrangedMatrix:
     row, lengths = _slice_lengths(w)
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = np.zeros((start[-1], SLICE), np.float32)
@@ -160,7 +160,7 @@ def _pack_sparse(w: Floats) -> PackedMatrix:
         entries = start[i // SLICE] + np.arange(len(columns))
         values[entries, i % SLICE] = w[r, columns]
         column[entries, i % SLICE] = columns
-    return PackedMatrix(
+    return ArrangedMatrix(
         rows=w.shape[0],
         cols=w.shape[1],
         last=0,
@@ -171,14 +171,14 @@ def _pack_sparse(w: Floats) -> PackedMatrix:
     )
 
 
-def _pack_masked(w: Floats) -> PackedMatrix:
+def _arrange_masked(w: Floats) -> ArrangedMatrix:
     rows, cols = w.shape
     slices = -(-rows // SLICE)
     padded = np.zeros((slices * SLICE, cols), np.float32)
     padded[:rows] = w
     blocks = padded.reshape(slices, SLICE, cols).transpose(0, 2, 1)  # (S, cols, 16), the order in memory
     there = blocks != 0
-    return PackedMatrix(
+    return ArrangedMatrix(
         rows=rows,
         cols=cols,
         last=0,
@@ -191,16 +191,16 @@ def _pack_masked(w: Floats) -> PackedMatrix:
 
 
 @dataclass(frozen=True)
-class PackedLayer:
+class ArrangedLayer:
     """One compact layer and direction: see `gw_layer`."""
 
     cell: str
     squash: str
     n_units: int
     gate_start: tuple[int, ...]
-    w_ih: PackedMatrix
-    w_hh: PackedMatrix
-    w_hn: PackedMatrix
+    w_ih: ArrangedMatrix
+    w_hh: ArrangedMatrix
+    w_hn: ArrangedMatrix
     bias: Floats
     bias_hn: Floats
     live: Bits
@@ -213,7 +213,7 @@ class PackedLayer:
     table_scale: Floats | None = None  # (V') of a table of bytes
 
 
-def pack_layer(
+def arrange_layer(
     cell: str,  # "LSTM" or "GRU"
     w_ih: ArrayLike,  # (R, n_in) rows of live gates
     w_hh: ArrayLike,  # (R, n_rec)
@@ -230,7 +230,7 @@ def pack_layer(
     tight: bool = False,
     int8: bool = False,
     weights: Weights = "float32",  # of the matrices, for the engine; a table stays as it is
-) -> PackedLayer:
+) -> ArrangedLayer:
     """Sorts rows by gate and neuron, turns constant gates into numbers, and folds an embedding into a table
 
     table[word] = bias + w_ih embedding[word], one row read in place of lookup and product.
@@ -263,14 +263,14 @@ def pack_layer(
         if int8 and table.shape[1] > 1:
             table, table_scale = quantize(table)
 
-    return PackedLayer(
+    return ArrangedLayer(
         cell,
         squash,
         n_units,
         tuple(int(s) for s in start),
-        w_ih=pack_matrix(w_in, form, tight, int8, weights=weights),
-        w_hh=pack_matrix(w_rec[:n_joint], form, tight, int8, weights=weights),
-        w_hn=pack_matrix(w_rec[n_joint:], form, tight, int8, weights=weights),
+        w_ih=arrange_matrix(w_in, form, tight, int8, weights=weights),
+        w_hh=arrange_matrix(w_rec[:n_joint], form, tight, int8, weights=weights),
+        w_hn=arrange_matrix(w_rec[n_joint:], form, tight, int8, weights=weights),
         bias=aligned(rows_bias, np.float32),
         bias_hn=aligned(b_hn[sorted_slot[n_joint:] % max(n_units, 1)], np.float32),
         live=_bits(is_live.reshape(n_gates, n_units)),
