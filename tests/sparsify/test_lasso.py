@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,23 +83,34 @@ MODELS = {
 }
 
 
-@given(
+drawn = given(
     name=st.sampled_from(sorted(MODELS)),
     levels=st.sampled_from(["W", "W+N", "W+G+N"]),
     density=st.sampled_from([0.0, 0.4, 1.0]),
     seed=st.integers(0, 2**20),
 )
-def test_penalty_and_gradient_against_a_double_loop(
+
+
+def drawn_lasso(
     name: str, levels: str, density: float, seed: int
-) -> None:
-    """Two passes over the matrices give the same number and slopes as writing out every group."""
+) -> tuple[nn.Module, gw.GroupLasso, Callable[[list[str]], Tensor]]:
+    """A model, its lasso, and the penalty of some of its matrices by a double loop."""
     torch.manual_seed(seed)
     model = randomly_sparse(MODELS[name]().double(), density)
     readers = {"rnn": ["fc"]} if "Cell" in name else None
     l1, group = 0.3, 0.0 if levels == "W" else 0.7
     lasso = gw.GroupLasso(model, levels, l1=l1, group=group, readers=readers)
+    return model, lasso, lambda scope: naive_penalty(model, levels, l1, group, scope, readers)
+
+
+@drawn
+def test_penalty_and_gradient_against_a_double_loop(
+    name: str, levels: str, density: float, seed: int
+) -> None:
+    """Two passes over the matrices give the same number and slopes as writing out every group."""
+    model, lasso, naive = drawn_lasso(name, levels, density, seed)
     scope = [n for n, p in model.named_parameters() if p.dim() == 2 and (n != "emb.weight" or name == "tied")]
-    expected = naive_penalty(model, levels, l1, group, scope, readers)
+    expected = naive(scope)
     slopes = torch.autograd.grad(2 * expected, [parameter(model, n) for n in scope])
     (2 * lasso.penalty()).backward()
     torch.testing.assert_close(lasso.penalty(), expected)
@@ -106,22 +118,13 @@ def test_penalty_and_gradient_against_a_double_loop(
     assert all(p.grad is None for n, p in model.named_parameters() if n not in scope)
 
 
-@given(
-    name=st.sampled_from(sorted(MODELS)),
-    levels=st.sampled_from(["W", "W+N", "W+G+N"]),
-    density=st.sampled_from([0.0, 0.4, 1.0]),
-    seed=st.integers(0, 2**20),
-)
+@drawn
 def test_backward_adds_the_gradient_of_the_double_loop(
     name: str, levels: str, density: float, seed: int
 ) -> None:
     """To gradients that are there, in place, and where there is none; frozen matrices count, but get none."""
-    torch.manual_seed(seed)
-    model = randomly_sparse(MODELS[name]().double(), density)
-    readers = {"rnn": ["fc"]} if "Cell" in name else None
-    l1, group = 0.3, 0.0 if levels == "W" else 0.7
-    lasso = gw.GroupLasso(model, levels, l1=l1, group=group, readers=readers)
-    expected = naive_penalty(model, levels, l1, group, list(lasso.matrices), readers)
+    model, lasso, naive = drawn_lasso(name, levels, density, seed)
+    expected = naive(list(lasso.matrices))
     reached = [parameter(model, n) for n in lasso.matrices]
     slopes = torch.autograd.grad(expected, reached)
     *added, new, frozen = reached
