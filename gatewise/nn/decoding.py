@@ -95,25 +95,11 @@ def check_decoder(
 ) -> None:
     """Refuse parts that do not fit together, and symbols that there are not."""
     query = head if attention is None else attention.query
-    for name, module, kinds, wanted in (
-        ("embedding", embedding, nn.Embedding, "an nn.Embedding"),
-        ("rnn", rnn, (nn.GRU, nn.LSTM, Recurrent), "an LSTM or GRU, of torch.nn or gatewise.nn"),
-        ("head", head, nn.Linear, "an nn.Linear"),
-        ("attention.query", query, nn.Linear, "an nn.Linear"),
-    ):
-        if not isinstance(module, kinds):
-            raise TypeError(f"greedy_decode: {name} must be {wanted}, got {type(module).__name__}.")
+    check_kinds(embedding, rnn, head, query)
     assert isinstance(embedding, nn.Embedding)
     assert isinstance(head, nn.Linear)
     assert isinstance(query, nn.Linear)
     assert isinstance(rnn, nn.RNNBase | Recurrent)
-    if rnn.bidirectional:
-        raise ValueError(
-            "greedy_decode: rnn is bidirectional, but a decoder cannot read answers that it has yet to give. "
-            "Use bidirectional=False."
-        )
-    if rnn.proj_size:
-        raise ValueError(f"greedy_decode: rnn has proj_size={rnn.proj_size}; use 0 and a wider head.")
     words = embedding.num_embeddings
     for one, other, said in (
         (embedding.embedding_dim, rnn.input_size, "embedding has {} components, but rnn reads {}"),
@@ -133,6 +119,25 @@ def check_decoder(
         if number < low or (high is not None and number >= high):
             wanted = f"at least {low}" if high is None else f"one of the {high} symbols, 0 to {high - 1}"
             raise ValueError(f"greedy_decode: {name}={number} must be {wanted}.")
+
+
+def check_kinds(embedding: nn.Module, rnn: nn.Module, head: nn.Module, query: nn.Module) -> None:
+    """Refuse layers of other classes, and recurrent ones that no decoder can run."""
+    for name, module, kinds, wanted in (
+        ("embedding", embedding, nn.Embedding, "an nn.Embedding"),
+        ("rnn", rnn, (nn.GRU, nn.LSTM, Recurrent), "an LSTM or GRU, of torch.nn or gatewise.nn"),
+        ("head", head, nn.Linear, "an nn.Linear"),
+        ("attention.query", query, nn.Linear, "an nn.Linear"),
+    ):
+        if not isinstance(module, kinds):
+            raise TypeError(f"greedy_decode: {name} must be {wanted}, got {type(module).__name__}.")
+    if rnn.bidirectional:
+        raise ValueError(
+            "greedy_decode: rnn is bidirectional, but a decoder cannot read answers that it has yet to give. "
+            "Use bidirectional=False."
+        )
+    if rnn.proj_size:
+        raise ValueError(f"greedy_decode: rnn has proj_size={rnn.proj_size}; use 0 and a wider head.")
 
 
 def check_states(rnn: nn.RNNBase | Recurrent, parts: tuple[Tensor, ...]) -> None:
