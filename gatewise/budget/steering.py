@@ -13,7 +13,7 @@ from torch import Tensor
 from gatewise.budget.bayes import VariationalHandle
 from gatewise.budget.lasso import LassoHandle
 from gatewise.budget.units import Kept, strongest, strongest_of_layers
-from gatewise.masks import find_masks
+from gatewise.masks import Masks, find_masks
 from gatewise.readers import find_readers
 from gatewise.report import count
 from gatewise.sizes import stored_bytes
@@ -112,7 +112,7 @@ class Budget:
         masks = find_masks(self.model)
         if self.kind == "weights":
             return sum(mask.numel() for name, mask in masks.matrix.items() if masks.shared[name] == name)
-        return self.bytes_of(Kept(torch.ones(units.n_gates) > 0, torch.ones(units.n_neurons) > 0))
+        return self.bytes_of(masks, Kept(torch.ones(units.n_gates) > 0, torch.ones(units.n_neurons) > 0))
 
     def count(self) -> int:
         """What the budget is about, of the network as it is evaluated now."""
@@ -125,9 +125,8 @@ class Budget:
         layers = {layer.name for layer in self.handle.units.layers}
         return sum(n for name, n in getattr(counts, self.kind).items() if name in layers)
 
-    def bytes_of(self, kept: Kept) -> int:
+    def bytes_of(self, masks: Masks, kept: Kept) -> int:
         """If of the steered layers only these were left."""
-        masks = find_masks(self.model)
         recurrent = dict(masks.recurrent)
         layers = self.handle.units.by_layer(kept.gates.cpu(), kept.neurons.cpu())
         for name, (gates, neurons) in layers.items():
@@ -150,7 +149,8 @@ class Budget:
             rest = "of layers that the sparsifier does not reach (l1_layers=, layers=)"
         elif self.kind == "bytes":
             one = units.of_gates(strongest(torch.ones(units.n_gates), 1))
-            least, rest = self.bytes_of(one), "with one gate left: embeddings, output layers and biases"
+            least = self.bytes_of(find_masks(self.model), one)
+            rest = "with one gate left: embeddings, output layers and biases"
         else:
             return
         if self.target <= least:
@@ -216,17 +216,19 @@ class Budget:
         """What may stay in the end: the strongest, as many as fit."""
         if self.kind == ("neurons" if self.by_neuron else "gates"):
             return self.top(gates, neurons, self.target)
+        masks = find_masks(self.model) if self.kind == "bytes" else None
         fits, breaks = 1, len(neurons if self.by_neuron else gates) + 1
         while breaks - fits > 1:
             middle = (fits + breaks) // 2
-            small = self.size(self.top(gates, neurons, middle)) <= self.target
+            small = self.size(masks, self.top(gates, neurons, middle)) <= self.target
             fits, breaks = (middle, breaks) if small else (fits, middle)
         found = self.top(gates, neurons, fits)
-        self.reach = min(self.target, self.size(found))
+        self.reach = min(self.target, self.size(masks, found))
         return found
 
-    def size(self, kept: Kept) -> int:
-        return self.bytes_of(kept) if self.kind == "bytes" else int(kept.gates.sum())
+    def size(self, masks: Masks | None, kept: Kept) -> int:
+        """Bytes, where masks are given; else gates."""
+        return int(kept.gates.sum()) if masks is None else self.bytes_of(masks, kept)
 
     def top(self, gates: Tensor, neurons: Tensor, n: int) -> Kept:
         """The n strongest gates with their neurons, or neurons with all their gates."""
