@@ -35,10 +35,10 @@ BEAT = "2"  # seconds; who is silent for twice as long is dead
 
 
 def test_workers_that_are_killed_and_workers_that_join(server: Server, folder: Path, tmp_path: Path) -> None:
-    """3 workers, 12 trials, one worker killed, one more joins: each trial has one result, and the killed one went on
+    """3 workers, 6 trials, one worker killed, one more joins: each trial has one result, and the killed one went on
     from its checkpoint."""
     line = command(
-        tmp_path, folder, 12, "--no-dense", "--storage", server.url(), "--heartbeat", BEAT, epochs=6
+        tmp_path, folder, 6, "--no-dense", "--storage", server.url(), "--heartbeat", BEAT, epochs=6
     )
     workers = [start(line) for _ in range(3)]
     try:
@@ -51,7 +51,7 @@ def test_workers_that_are_killed_and_workers_that_join(server: Server, folder: P
         end(*workers)
     trials = trials_of(tmp_path, server.url())
     done = finished(trials)
-    assert len(done) == len(set(map(places.first_of, done))) == 12
+    assert len(done) == len(set(map(places.first_of, done))) == 6
     again = [trial for trial in done if places.first_of(trial) == int(killed.name)]
     assert [places.FOLLOWS in trial.user_attrs for trial in again] == [True]
     assert again[0].params == trials[int(killed.name)].params
