@@ -70,7 +70,7 @@ def in_band(budget: gw.Budget) -> None:
     assert 0.95 * budget.reach <= budget.found <= budget.target
 
 
-@pytest.mark.parametrize("strength", [1e-5, 5e-2, 0.3])
+@pytest.mark.parametrize("strength", [1e-5, pytest.param(5e-2, marks=pytest.mark.long), 0.3])
 @pytest.mark.parametrize("wanted", [{"gates": 0.4}, {"neurons": 0.5}, {"weights": 0.6}, {"bytes": 0.6}])
 def test_a_lasso_meets_its_budget(wanted: dict[str, float], strength: float) -> None:
     """From penalties that do nothing to those that would leave nothing; and what a cut leaves is the network."""

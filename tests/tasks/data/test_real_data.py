@@ -131,6 +131,7 @@ def test_imdb_vectors(imdb: classification.TextData) -> None:
 @needs_imdb
 @needs_vectors
 @needs("the GloVe subset", has("glove.6B.subset"))
+@pytest.mark.long
 def test_imdb_vectors_that_are_predicted(imdb: classification.TextData) -> None:
     """Of the 4,894 words without a vector GloVe has 4,542, by their lower-case form; a guess is no copy."""
     paths = [sources.obtain(name, DATA).path for name in ("word2vec.subset", "glove.6B.subset")]
