@@ -130,8 +130,13 @@ def _check(recipe: Recipe) -> None:
     _check_schedule("train", train)
     _check_budget(recipe)
     _check_shrinking(recipe)
+    if recipe.start.run is not None and not recipe.refit.epochs:
+        raise RecipeError(
+            f"start.run = {recipe.start.run!r}: that network takes the place of [train], so there is nothing to do "
+            "without refit.epochs. Set it, too."
+        )
     if recipe.refit.epochs:
-        if sparsify.method == "none":
+        if sparsify.method == "none" and recipe.start.run is None:
             raise RecipeError(
                 f"refit.epochs = {recipe.refit.epochs}, sparsify.method = 'none': a dense network has no zeros to "
                 "hold. Leave it out and set train.epochs, or name a sparsify.method."
@@ -161,7 +166,7 @@ def _check_budget(recipe: Recipe) -> None:
     budget, wanted = recipe.budget, recipe.budget.wanted()
     if len(wanted) > 1:
         raise RecipeError(f"[budget] has {' and '.join(wanted)}; keep one of them.")
-    if not wanted:
+    if not wanted or recipe.start.run is not None:
         return
     ((kind, value),) = wanted.items()
     if recipe.sparsify.method == "none":

@@ -162,6 +162,13 @@ class Teaching:
 
 
 @dataclass(frozen=True)
+class Start:
+    """A trained network in place of [train]: what does not fit [budget] is cut from it at once, and [refit] follows."""
+
+    run: str | None = None  # the folder of a finished run on the same data
+
+
+@dataclass(frozen=True)
 class Recipe:
     name: str
     title: str
@@ -172,6 +179,7 @@ class Recipe:
     budget: Budget = field(default_factory=Budget)
     refit: Refit = field(default_factory=Refit)
     teacher: Teaching = field(default_factory=Teaching)
+    start: Start = field(default_factory=Start)
     expect: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,6 +189,10 @@ class Recipe:
             key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
             for key, value in whole.items()
         }
+
+    def first_train(self) -> Train:
+        """[train] as the first part of the run has it: no epochs where a trained network takes its place."""
+        return self.train if self.start.run is None else dataclasses.replace(self.train, epochs=0)
 
     def refit_train(self) -> Train:
         """[train] as the second part of the run has it."""
@@ -208,6 +220,7 @@ SECTIONS: dict[str, type[Any]] = {
     "budget": Budget,
     "refit": Refit,
     "teacher": Teaching,
+    "start": Start,
 }
 DEFAULTS = {
     f"{section}.{key.name}": key.default

@@ -176,7 +176,7 @@ def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterato
 def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> tuple[Tensor | None, Coverage]:
     """Starting rows of the embedding, and which words have one; nothing where the recipe asks for none."""
     kind = recipe.data.vectors
-    if kind == "none" or not isinstance(corpus, TextData):
+    if kind == "none" or recipe.start.run is not None or not isinstance(corpus, TextData):
         return None, Coverage()
     found = find_vectors(kind, recipe.model.embedding, data_dir)
     filled = None

@@ -22,6 +22,7 @@ from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, Pronouncer, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.schema import Model, Recipe, RecipeError, Train
+from gatewise.tasks.training.earlier import network_of
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import (
     ChunkFeed,
@@ -77,7 +78,8 @@ def assemble(
     objective, feeds = objective_of(recipe, corpus), make_feeds(recipe, corpus, device)
     if ranks is not None and ranks.size > 1:
         feeds = replace(feeds, train=Share(feeds.train, ranks))
-    model = build_model(recipe, corpus)
+    started = recipe.start.run
+    model = build_model(recipe, corpus) if started is None else network_of("start.run", started, corpus)
     if rows is not None:
         with torch.no_grad():
             model.get_parameter("emb.weight").copy_(rows)
@@ -257,7 +259,7 @@ def make_sparsifier(
 ) -> GroupLasso | Variational | None:
     """The sparsifier of the recipe; it may convert the model, so the optimiser comes after it."""
     s = recipe.sparsify
-    if s.method == "none":
+    if s.method == "none" or recipe.start.run is not None:
         return None
     if s.method == "group-lasso":
         scope = None if s.l1_on_output else ["rnn"]

@@ -7,16 +7,13 @@ l is the task's own loss. Of classes, words and phonemes the teacher's probabili
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
-from gatewise.export import load
-from gatewise.tasks.data.encoding import Corpus, content_of, encoding_of, read_encoding
-from gatewise.tasks.files import RunError, model_folder
+from gatewise.tasks.data.encoding import Corpus
 from gatewise.tasks.schema import Teaching
 from gatewise.tasks.training.carried import CarriedState
+from gatewise.tasks.training.earlier import network_of
 from gatewise.tasks.training.feeds import Fed, Feed
 from gatewise.tasks.training.objectives import Objective
 
@@ -38,17 +35,7 @@ class Teacher:
 
 
 def make_teacher(teaching: Teaching, corpus: Corpus, feed: Feed, device: torch.device) -> Teacher | None:
-    """The network of a finished run of the same symbols, from its folder.
-
-    Raises:
-        RunError: there is no such run, or it reads and answers with others.
-    """
+    """The network of a finished run of the same symbols, from its folder."""
     if teaching.run is None:
         return None
-    folder = model_folder(Path(teaching.run))
-    if read_encoding(folder) != content_of(encoding_of(corpus)):
-        raise RunError(
-            f"teacher.run = {teaching.run!r}: its network reads other symbols, or answers with others, than this run "
-            "does. Name a finished run of the same data."
-        )
-    return Teacher(load(folder), teaching.share, feed, device)
+    return Teacher(network_of("teacher.run", teaching.run, corpus), teaching.share, feed, device)

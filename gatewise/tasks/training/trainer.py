@@ -52,6 +52,7 @@ from gatewise.tasks.training.checkpoints import (
     restoring,
     save_checkpoint,
 )
+from gatewise.tasks.training.earlier import cut_to
 from gatewise.tasks.training.ending import conclude, result_of, write_card
 from gatewise.tasks.training.evaluation import live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
@@ -112,7 +113,7 @@ class Run:
         own_noise(recipe.train.seed, self.ranks)
         self.objective, self.feed, self.test_feed = made.objective, made.feeds.train, made.feeds.test
         self.n_batches, self.quality = self.feed.n_batches, self.objective.quality
-        self.take(Part("train", recipe.train, made))
+        self.take(Part("train", recipe.first_train(), made))
         self.position, self.shrinking = Position(), Shrinking(recipe.train.shrink_every)
         self.metrics = Metrics(options.out / METRICS)
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
@@ -183,6 +184,9 @@ class Run:
         p.before = {"epoch": epoch, "quality": quality, "counts": plain(measure(self.model).to_dict())}
         if self.budget is not None:
             p.before["budget"] = self.budget.to_dict()
+        if self.recipe.start.run is not None and self.recipe.budget.wanted():
+            p.before["budget"] = cut_to(self.recipe.budget, self.model).to_dict()
+            quality = self.ranks.from_first(self.qualities)
         if self.shrinking.every:
             self.shrinking.cut_all(self.model)
         try:
