@@ -2,7 +2,8 @@
 
     ONNX Runtime, OpenVINO      read the file as it is
     MNN, ncnn                   have converters: mnnconvert, pnnx
-    emx-onnx-cgen               writes C, compiled here with -O3 -march=native -ffast-math and called in a loop in C
+    emx-onnx-cgen               writes C, compiled here with -O3 -march=native -ffast-math and called in a loop in C;
+                                under avx2_alone.py without the instructions of AVX-512
 
 All run in float32 on the threads that are asked for. `pip install gatewise[bench]` brings them; one that is not
 installed, or that does not take a network, is left out and named.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -210,7 +212,7 @@ class Emx(Rival):
         tool([sys.executable, "-m", "emx_onnx_cgen", "compile", str(path), str(made)], made)
         graph = graph_of(path)
         (folder / "repeat.c").write_text(repeat_source(len(graph.input) - 1))
-        flags = "-O3 -march=native -ffast-math -w -shared -fPIC".split()
+        flags = f"-O3 {march()} -ffast-math -w -shared -fPIC".split()
         tool(
             ["cc", *flags, str(folder / "repeat.c"), "-o", str(folder / "repeat.so"), "-lm"],
             folder / "repeat.so",
@@ -226,6 +228,10 @@ class Emx(Rival):
 
     def call(self, xs: Sequence[np.ndarray], carry: bool) -> Call:
         return EmxCall(self, xs, carry)
+
+
+def march() -> str:
+    return "-march=x86-64-v3 -mtune=native" if os.environ.get("GATEWISE_ISA") == "avx2" else "-march=native"
 
 
 class EmxCall:
