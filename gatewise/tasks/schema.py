@@ -163,7 +163,7 @@ class Teaching:
 
 @dataclass(frozen=True)
 class Start:
-    """A trained network in place of [train]: what does not fit [budget] is cut from it at once, and [refit] follows."""
+    """A trained network in place of [train]: what does not fit [budget] is cut at once, and [refit] follows."""
 
     run: str | None = None  # the folder of a finished run on the same data
 

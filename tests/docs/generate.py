@@ -23,8 +23,6 @@ from gatewise.runtime.rules import RULES
 from gatewise.tasks import schema
 
 DOCS = Path(__file__).parents[2] / "docs"
-SECTIONS = {"data": "Data", "model": "Model", "sparsify": "Sparsify", "train": "Train", "budget": "Budget",
-            "refit": "Refit"}  # fmt: skip
 RECIPES = """# Recipe keys
 
 <!-- Written by tests/docs/generate.py from gatewise/tasks/schema.py. -->
@@ -95,7 +93,7 @@ def recipes_page() -> str:
     rate = "\n".join(
         f"    {line}".rstrip() for line in inspect.cleandoc(schema.Train.__doc__ or "").splitlines()
     )
-    tables = "".join(section(name, classes[own], comments) for name, own in SECTIONS.items())
+    tables = "".join(section(name, classes[own.__name__], comments) for name, own in schema.SECTIONS.items())
     return f"{RECIPES}{tables}\n## The learning rate\n\n{rate}\n"
 
 

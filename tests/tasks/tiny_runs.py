@@ -18,6 +18,12 @@ METHODS = {
     "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3"],
     "bayes": ["sparsify.method=variational"],
 }
+# A tiny network that loses weights, gates and neurons within an epoch, but not all.
+SPARSE = {
+    "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3", "sparsify.threshold=0.05"],
+    "bayes": ["sparsify.method=variational", "sparsify.log_sigma=-1.5", "sparsify.snr_threshold=0.5"],
+}
+WIDE = ["model.init=uniform", "model.init_range=0.3"]  # or an epoch would leave nothing
 LINEAR = ["train.schedule=linear", "train.after=0"]
 STILL = ["train.optimizer=sgd", "train.lr=1e-30"]  # weights stay as they were drawn
 TIMES = ("seconds", "train_seconds", "peak_memory")

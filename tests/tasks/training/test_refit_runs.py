@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_corpora import tiny
-from tiny_runs import METHODS, STILL, cut_off, lines, lines_so_far, numbers, options
+from tiny_runs import METHODS, SPARSE, STILL, WIDE, cut_off, lines, lines_so_far, numbers, options
 
 import gatewise as gw
 from gatewise.tasks import recipe
@@ -28,13 +28,7 @@ from gatewise.tasks.training.average import Average
 from gatewise.tasks.training.progress import result_line
 from gatewise.tasks.training.trainer import train
 
-# A tiny network that loses weights, gates and neurons within an epoch, but not all.
-SPARSE = {
-    "lasso": ["sparsify.method=group-lasso", "sparsify.group=1e-3", "sparsify.threshold=0.05"],
-    "bayes": ["sparsify.method=variational", "sparsify.log_sigma=-1.5", "sparsify.snr_threshold=0.5"],
-}
 REFIT = ["refit.epochs=2", "refit.lr=0.01"]
-WIDE = ["model.init=uniform", "model.init_range=0.3"]  # or an epoch would leave nothing
 
 
 def sparse(task: str, method: str, folder: Path, *more: str) -> Recipe:
