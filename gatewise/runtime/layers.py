@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,10 +48,16 @@ def linear(module: nn.Module, weights: Weights = "float32") -> Layer:
 
 def product(weight: Floats, bias: torch.Tensor | None) -> Layer:
     columns = np.ascontiguousarray(weight.T)
-    if bias is None:
-        return lambda x: x @ columns
-    shift = floats(bias)
-    return lambda x: x @ columns + shift
+    shift = None if bias is None else floats(bias)
+
+    def multiplied(x: Array) -> Array:
+        # Of two axes: a product takes others one by one.
+        y = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) @ columns
+        if shift is not None:
+            y += shift
+        return y.reshape(*x.shape[:-1], columns.shape[1])
+
+    return multiplied
 
 
 def lookup(module: nn.Module, name: str) -> Layer:
@@ -115,6 +122,7 @@ class RecurrentLayer:
         fold = worth_folding(table, levels[0]) if table is not None and fold is None else fold
         scores = None if head is None else self.affine(*head)
         self.network = make_network(table, levels, scores, stack.input_size, "", False, fold, weights)
+        self.known: dict[int, list[tuple[Array, Array, Floats]]] = {}  # see places_of
 
     def affine(self, weight: Floats, bias: Floats) -> Affine:
         """A head that reads the kept neurons of the top level."""
@@ -124,12 +132,8 @@ class RecurrentLayer:
     def start(self, batch: int, first: list[Array]) -> Memory:  # first: each (L*D, B, H), or none: zeros
         """The first states in the kernels' layout; what is given for removed neurons counts as zero."""
         memory = np.zeros(batch * self.network.state_size, np.float32)
-        if first:
-            for place, (r, views) in enumerate(zip(self.directions, self.network.states(memory, batch))):
-                for part, view in zip(first, views):
-                    view[...] = part[place][:, r.neurons]
-                silent = r.state_scale == 0
-                views[0][...] = np.where(silent, 0, views[0] / np.where(silent, 1, r.state_scale))
+        for part, (there, outside, scale) in zip(first, self.places_of(batch)):
+            memory[there] = part.reshape(-1)[outside] / scale
         return Memory(memory, batch)
 
     def run(self, x: Array, memory: Memory, lengths: Array | None, threads: int) -> Array:
@@ -155,12 +159,38 @@ class RecurrentLayer:
         return lengths.astype(np.int32)
 
     def last(self, memory: Memory, part: str) -> Array:  # (L*D, B, H)
-        views = self.network.states(memory.parts, memory.batch)
-        states = np.zeros((len(views), memory.batch, self.hidden), np.float32)
-        for place, (r, own) in enumerate(zip(self.directions, views)):
-            value = own[0] * r.state_scale if part == "h" else own[1]
-            states[place][:, r.neurons] = value
+        there, outside, scale = self.places_of(memory.batch)[part == "c"]
+        states = np.zeros((len(self.directions), memory.batch, self.hidden), np.float32)
+        states.reshape(-1)[outside] = memory.parts[there] * scale
         return states
+
+    def places_of(self, batch: int) -> list[tuple[Array, Array, Floats]]:
+        """Of h, and of c: where its numbers lie in a memory and outside, and h outside over h in the memory.
+
+        A neuron with z_h = 0 is not among them: h is zero outside, and counts as zero inside.
+        """
+        if batch not in self.known:
+            self.known = {batch: self.placed(batch)}  # for the batch of the last call
+        return self.known[batch]
+
+    def placed(self, batch: int) -> list[tuple[Array, Array, Floats]]:
+        inside = self.network.states(np.arange(batch * self.network.state_size), batch)
+        outside = np.arange(len(inside) * batch * self.hidden).reshape(len(inside), batch, self.hidden)
+        found = []
+        for k in range(len(inside[0])):
+            of_part: list[tuple[Array, Array, Floats]] = []
+            for place, (r, own) in enumerate(zip(self.directions, inside)):
+                scale = np.ones_like(r.state_scale) if k else r.state_scale
+                heard = np.flatnonzero(scale)
+                of_part.append(
+                    (
+                        own[k][:, heard].reshape(-1),
+                        outside[place][:, r.neurons[heard]].reshape(-1),
+                        np.tile(scale[heard], batch).astype(np.float32),
+                    )
+                )
+            found.append(tuple(map(np.concatenate, zip(*of_part))))
+        return found  # type: ignore[return-value]
 
 
 class HandOver:

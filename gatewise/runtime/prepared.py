@@ -18,9 +18,10 @@ from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import parameter
 from gatewise.runtime.layers import HandOver, Memory, RecurrentLayer, plain_layer
 from gatewise.runtime.rounding import Weights
-from gatewise.runtime.rules import computed, kind_of
+from gatewise.runtime.rules import Frame, computed, frame_of, kind_of, ruled
 
 Array = NDArray[Any]
+MOST_KNOWN = 256  # shapes of calls that are remembered
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Prepared:
             return lambda inputs, call: decoder(inputs[:seen], begin(inputs, call), call.threads)
         if (plain := plain_layer(op, self.model, self.weights)) is not None:
             return lambda inputs, _: plain(inputs[0])
-        return lambda inputs, call: computed(node, inputs, call.letters)
+        return rule(node)
 
     def layer(self, node: Node) -> RecurrentLayer:
         """The kernels of a recurrent layer, and of the embedding that it reads alone."""
@@ -203,6 +204,25 @@ class Prepared:
             values[node] = run([values[source] for source in reads], call)
             for source in done:
                 del values[source]
+
+
+def rule(node: Node) -> Run:
+    """What computes a node that is no layer; of letters that it has seen, its sizes are known."""
+    if isinstance(node.op, ops.Unpack):  # its longest length is a letter that the call itself names
+        return lambda inputs, call: computed(node, inputs, call.letters)
+    names = sorted(letters_in(node))
+    frames: dict[tuple[int, ...], Frame] = {}
+
+    def run(inputs: list[Array], call: Call) -> Array:
+        sizes = tuple([call.letters[name] for name in names])
+        frame = frames.get(sizes)
+        if frame is None:
+            if len(frames) >= MOST_KNOWN:
+                frames.clear()
+            frame = frames[sizes] = frame_of(node, dict(zip(names, sizes)))
+        return ruled(node, inputs, frame)
+
+    return run
 
 
 def n_states(node: Node) -> int:

@@ -46,12 +46,20 @@ def computed(
     node: Node, inputs: list[Array], letters: dict[str, int], floats: type[Any] = np.float32
 ) -> Array:
     """The value of a node that is no layer, argument or parameter."""
-    op = node.op
-    if isinstance(op, ops.Unpack):
+    if isinstance(node.op, ops.Unpack):
         name_longest(node, inputs[1], letters)
-    shape = tuple(at(size, letters) for size in node.shape)
-    frame = Frame(shape, letters, kind_of(node, floats))
-    return np.asarray(RULES[type(op)](op, inputs, frame)).astype(frame.kind, copy=False)
+    return ruled(node, inputs, frame_of(node, letters, floats))
+
+
+def frame_of(node: Node, letters: Mapping[str, int], floats: type[Any] = np.float32) -> Frame:
+    return Frame(tuple(at(size, letters) for size in node.shape), letters, kind_of(node, floats))
+
+
+def ruled(node: Node, inputs: list[Array], frame: Frame) -> Array:
+    answer = RULES[type(node.op)](node.op, inputs, frame)
+    if type(answer) is np.ndarray and answer.dtype == frame.kind:
+        return answer
+    return np.asarray(answer).astype(frame.kind, copy=False)
 
 
 def name_longest(node: Node, lengths: Array, letters: dict[str, int]) -> None:
