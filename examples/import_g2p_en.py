@@ -14,8 +14,12 @@ With --runs DENSE SPARSE, two runs of the task g2p, step 4 compares these with g
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
+import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -211,24 +215,51 @@ def engine_form(model: nn.Module, **options: Any) -> Callable[[str], Any]:
     return lambda word: engine(row(word))
 
 
+def c_form(made: gw.export.CSource) -> Callable[[str], Any] | None:
+    """The exported C, compiled for this machine and called through ctypes; where there is a compiler."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    sources = [str(made.path / name) for name in ("model.c", "gw.c", "words.c")]
+    flags = ["-O3", "-march=native", "-std=c99", "-ffp-contract=fast", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, *sources, "-o", made.path / "model.so", "-lm"], check=True)
+    library = ctypes.CDLL(str(made.path / "model.so"))
+    state = (ctypes.c_int32 * -(-made.ram_bytes // 4))()
+    phonemes = (ctypes.c_int32 * MAX_PHONEMES)()
+
+    def said(word: str) -> list[int]:
+        letters = (ctypes.c_int32 * (len(word) + 1))(*spelled(word, MAX_LETTERS))
+        library.model_reset(state)
+        if code := library.model_run(state, len(letters), letters, phonemes):
+            raise ValueError(f"{word!r}: model_run() returned {code}")
+        return list(phonemes)
+
+    return said
+
+
 def compare(network: Any, dense: Pronouncer, small: nn.Module, data: WordData, words: Sequence[str]) -> None:
     """Errors on test words, weights, bytes, and microseconds a word."""
     published, narrow = imported(network), rounded_model(small).eval()
     with tempfile.TemporaryDirectory() as folder:
         run = onnx_form(dense, Path(folder))
+        made = {
+            kind: gw.export.to_c(small, Path(folder) / kind, weights=kind, block=MAX_LETTERS + 1)
+            for kind in ("float32", "int8")
+        }
+        compiled = {kind: c_form(source) for kind, source in made.items()}
+        check_compiled(compiled, small, narrow, words)
         forms = {
             "g2p_en, NumPy": network.predict,
             **({"ONNX Runtime, dense": run} if run else {}),
             "engine, dense": engine_form(dense),
             "engine, sparse": engine_form(small),
             "engine, sparse, int8": engine_form(small, weights="int8"),
+            **({"C, sparse": compiled["float32"]} if compiled["float32"] else {}),
+            **({"C, sparse, int8": compiled["int8"]} if compiled["int8"] else {}),
         }
         microseconds(forms, words[:20])  # warm-up, thrown away
         times = microseconds(forms, words)
-        sizes = {
-            kind: gw.export.to_c(small, Path(folder) / kind, weights=kind, block=MAX_LETTERS + 1).flash_bytes
-            for kind in ("float32", "int8")
-        }
+        sizes = {kind: source.flash_bytes for kind, source in made.items()}
     print(f"{'':22}{'word error':>12}{'phoneme error':>15}{'weights':>11}{'bytes':>12}{'us a word':>11}")
     for name, spent in times.items():
         model = (
@@ -246,6 +277,19 @@ def compare(network: Any, dense: Pronouncer, small: nn.Module, data: WordData, w
         print(
             f"{name:22}{found['word_error']:>11.2f}%{found['phoneme_error']:>14.2f}%{count:>11,}{size:>12,}{spent:>11,.0f}"
         )
+
+
+def check_compiled(
+    compiled: dict[str, Callable[[str], Any] | None],
+    small: nn.Module,
+    narrow: nn.Module,
+    words: Sequence[str],
+) -> None:
+    """The compiled networks answer as the models do, before anything is timed."""
+    for kind, run in compiled.items():
+        model = narrow if kind == "int8" else small
+        same = sum(run is None or pronounced(run(word)) == answer(model, word) for word in words)
+        print(f"C, {kind}: {same:,} of {len(words):,} words are answered as the model does")
 
 
 def main() -> None:
