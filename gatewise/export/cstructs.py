@@ -5,7 +5,7 @@ from __future__ import annotations
 from gatewise.export.carrays import Arrays
 from gatewise.runtime.arrangement import BLOCK, PANEL, SLICE, ArrangedLayer, ArrangedMatrix
 
-CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and products.h, for the sizes of scratch
+CHUNK_ROWS, TRANSPOSE_FROM = 96, 4  # as in gw.c and slices.h, for the sizes of scratch
 MATRIX_BYTES, LAYER_BYTES = 10 * 4, 48 * 4  # gw_matrix and gw_layer where a pointer has 4 bytes
 
 

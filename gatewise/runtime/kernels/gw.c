@@ -35,18 +35,24 @@ GW_INLINE uint32_t first_lanes(int32_t n) {
     return n <= 0 ? 0 : n >= GW_LANES ? (1u << GW_LANES) - 1 : (1u << n) - 1;
 }
 
+GW_INLINE vf squash(const gw_layer *layer, vf v) {
+    return layer->squash == GW_SIGMOID ? vf_sigmoid(v) : vf_hard_sigmoid(v);
+}
+
 /* act(row) in place: rows of g through tanh, rows of n unchanged, all others through the sigmoid. Whole vectors only,
  * each read and written once: a load that overlaps the masked store before it would wait for that store. */
 static void activate(const gw_layer *layer, float *pre) {
     const int32_t from = layer->gate_start[2], to = layer->gate_start[3], lstm = layer->cell == GW_LSTM;
     const int32_t end = lstm ? layer->w_ih.rows : from;
-    for (int32_t j = 0; j < end; j += GW_LANES) {
-        const vf v = vf_load(pre + j);
-        const uint32_t others = first_lanes(to - j) & ~first_lanes(from - j);
-        vf act = v;
-        if (others != first_lanes(GW_LANES)) act = layer->squash == GW_SIGMOID ? vf_sigmoid(v) : vf_hard_sigmoid(v);
-        if (others) act = vf_select(others, lstm ? vf_tanh(v) : v, act);
-        vf_store(pre + j, act);
+    int32_t j = 0;
+    while (j < end) {
+        for (; j < end && (j + GW_LANES <= from || j >= to); j += GW_LANES)
+            vf_store(pre + j, squash(layer, vf_load(pre + j)));
+        for (; j < end && j < to; j += GW_LANES) {
+            const uint32_t others = first_lanes(to - j) & ~first_lanes(from - j);
+            const vf v = vf_load(pre + j), act = lstm ? vf_tanh(v) : v;
+            vf_store(pre + j, others == first_lanes(GW_LANES) ? act : vf_select(others, act, squash(layer, v)));
+        }
     }
 }
 #else
