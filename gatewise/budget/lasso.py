@@ -15,6 +15,7 @@ class LassoHandle:
     """Strength of a unit: its norm over the median norm of its kind in its layer when the budget was made.
 
     Layers are compared by what became of them: how long a column is that reads a neuron differs from layer to layer.
+    After listen() it is what the loss would change without the unit, which is comparable as it is.
     """
 
     most = 1024.0  # how hard units that have to go are pushed: lambda fits the loss, seldom the optimizer
@@ -22,6 +23,7 @@ class LassoHandle:
     def __init__(self, sparsifier: GroupLasso) -> None:
         self.sparsifier, self.model, self.readers = sparsifier, sparsifier.model, sparsifier.readers
         self.held: list[Tensor] = []  # of every matrix, once the choice is final: 1 where a weight may be
+        self.heard: Tensor | None = None  # (groups,) squared changes of the loss, added up over batches
         layers = []
         for block in sparsifier.blocks if sparsifier.levels != "W" else ():
             cell = cell_of(self.model.get_submodule(block.module))
@@ -40,9 +42,25 @@ class LassoHandle:
     def norms(self) -> tuple[Tensor, Tensor]:  # (all gates,), (all neurons,)
         rows, columns, absolute = matrix_stats(self.matrices())
         plan = self.sparsifier.plan.on(absolute.device, absolute.dtype)
-        every = absolute.new_zeros(len(self.sparsifier.there))
-        every[self.there(every)] = plan.squares(rows, columns).sqrt()
-        return self.parts(every)
+        return self.parts(self.of_all(plan.summed(rows, columns).sqrt()))
+
+    def of_all(self, groups: Tensor) -> Tensor:
+        """With 0 for units that have no group."""
+        every = groups.new_zeros(len(self.sparsifier.there))
+        every[self.there(every)] = groups
+        return every
+
+    @torch.no_grad()
+    def listen(self) -> None:
+        """heard += (sum of w dL/dw over the weights of a unit)^2: what the loss changes without it, to first order"""
+        changes = []
+        for name, p in self.parameters().items():
+            if p.grad is None:
+                raise ValueError(f"{name} has no gradient: call listen() after loss.backward().")
+            changes.append(p * p.grad)
+        plan = self.sparsifier.plan.on(changes[0].device, changes[0].dtype)
+        found = plan.summed([c.sum(1) for c in changes], [c.sum(0) for c in changes]).square()
+        self.heard = found if self.heard is None else self.heard + found
 
     def by_layer(self, gates: Tensor, neurons: Tensor) -> list[tuple[Tensor, Tensor]]:
         return list(self.units.by_layer(gates, neurons).values())
@@ -94,6 +112,8 @@ class LassoHandle:
         return every[self.there(every)]
 
     def strengths(self) -> tuple[Tensor, Tensor]:
+        if self.heard is not None:
+            return self.parts(self.of_all(self.heard.sqrt()))
         gates, neurons = self.norms()
         usual = self.reference.to(gates).view(-1, 2)  # (layers, 2): of a gate, of a neuron
         gates, neurons = (

@@ -158,6 +158,20 @@ class Budget:
                 f"{self.kind}={self.target:,} cannot be met: {least:,} stay, {rest}. Ask for more than that."
             )
 
+    def listen(self) -> None:
+        """Weigh units by what the loss would miss: |sum of w dL/dw over their weights|, root mean square over batches
+
+        Call it after loss.backward() of some batches, without updates, before a step() that cuts at once (steps=1).
+        """
+        if self.steps != 1 or self.calls:
+            raise ValueError("listen() is for a budget that cuts at once: steps=1, and before its step().")
+        if self.kind == "weights" or not isinstance(self.handle, LassoHandle):
+            raise ValueError(
+                "listen() weighs gates and neurons of a GroupLasso. Weights go by their size, and units of a "
+                "Variational by their signal-to-noise ratio."
+            )
+        self.handle.listen()
+
     # Steering.
 
     def step(self) -> None:

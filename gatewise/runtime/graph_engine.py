@@ -124,7 +124,9 @@ class GraphEngine(Engine):
         self.parameters = list(inspect.signature(self.model.forward).parameters)
         self.ways = self._prepared(ways)
         self.learned: set[frozenset[str]] = set()  # ways that a call was an example of
-        self._seen: dict[Any, tuple[Way, tuple[Node, ...], dict[str, int]]] = {}  # by shapes and types of calls
+        self._seen: dict[
+            Any, tuple[Way, tuple[Node, ...], dict[str, int]]
+        ] = {}  # by shapes and types of calls
         self._remembered_state: GraphState | None = None
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ def value_and_slopes(plan: Plan, matrices: Sequence[Tensor]) -> tuple[Tensor, Te
     """l1 sum|w| + sum_g lambda_g n_g with n_g = sqrt(sum w^2 + eps), and lambda_g / n_g; the last is 0: no group."""
     rows, columns, absolute = matrix_stats(matrices)
     plan = plan.on(absolute.device, absolute.dtype)
-    norms = (plan.squares(rows, columns) + EPS).sqrt()
+    norms = (plan.summed(rows, columns) + EPS).sqrt()
     lambdas = plan.group * plan.factors.to(norms.dtype)
     value = plan.l1_factor.to(norms.dtype) * torch.dot(absolute, plan.weights) + torch.dot(lambdas, norms)
     return value, torch.cat([lambdas / norms, norms.new_zeros(1)])

@@ -47,7 +47,7 @@ class Plan:
             self.weights = torch.tensor(self.l1, dtype=dtype, device=device)
         return self
 
-    def squares(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> Tensor:  # (groups,)
-        """Sums of squares of the groups from those of all lines."""
+    def summed(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> Tensor:  # (groups,)
+        """Sums over the groups from those over all lines."""
         lines = torch.cat([*(line for pair in zip(rows, columns) for line in pair), rows[0].new_zeros(1)])
         return lines[self.groups].sum(1)

@@ -33,7 +33,7 @@ def shrink_(
 ) -> None:
     """w_g = w_g max(1 - by_g / ||w_g||, 0) for all groups at once, in place."""
     rows, columns, _ = matrix_stats(matrices)
-    norms = plan.squares(rows, columns).sqrt()
+    norms = plan.summed(rows, columns).sqrt()
     # A group at zero stays there: its norm is below every threshold but 0, where 1 - 0 / tiny lets it be.
     kept = (1 - by.to(norms.dtype) / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_min(0)
     factors = torch.cat([kept, kept.new_ones(1)])[plan.members].prod(1)

@@ -1,21 +1,15 @@
-"""The network of an earlier run: it teaches another one, or a run begins with it."""
+"""The network of an earlier run, which teaches another one, or begins it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
-
-from gatewise.budget import Budget
 from gatewise.export import load
-from gatewise.sparsify import GroupLasso
 from gatewise.tasks import recorded
 from gatewise.tasks.data.corpus import digest
 from gatewise.tasks.data.encoding import Corpus, content_of, encoding_of, read_encoding
 from gatewise.tasks.files import RESULT, RunError, model_folder, read_json
 from gatewise.tasks.models import TaskModel
-from gatewise.tasks.schema import Budget as Wanted
-from gatewise.tasks.schema import RecipeError
 
 
 def network_of(key: str, run: str, corpus: Corpus) -> TaskModel:
@@ -43,18 +37,3 @@ def made_from(model: Path, corpus: Corpus) -> bool:
     result = model.parent / RESULT
     told = read_json(result, dict, recorded.result).get("data", {}) if result.is_file() else {}
     return bool(told.get("digest") == digest(corpus))
-
-
-def cut_to(budget: Wanted, model: nn.Module) -> Budget:
-    """Set at once to zero what does not fit: the units, or weights, of the smallest norm in their layer."""
-    try:
-        once = Budget(
-            GroupLasso(model, "W+G+N", l1=1.0, group=1.0),
-            steps=1,
-            precision=budget.precision,
-            **budget.wanted(),
-        )
-    except ValueError as error:
-        raise RecipeError(f"[budget] {error}") from error
-    once.step()
-    return once

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.sparsify import GroupLasso, Refit, Variational
+from gatewise.tasks.models import State
 from gatewise.tasks.training.carried import CarriedState
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.objectives import Objective
@@ -103,7 +104,8 @@ class TrainStep:
         (loss + penalty).backward()
         return penalty
 
-    def __call__(self) -> None:
+    def forward(self) -> tuple[Tensor, Tensor, Tensor, State | None]:
+        """Of the next batch: the loss to descend, its sum over all targets, their weight, and the state after it."""
         batch = self.feed.fetch(self.k)
         output, after = self.objective.run(
             self.model, batch, None if self.state is None else self.state.given()
@@ -116,7 +118,10 @@ class TrainStep:
         over = self.feed.batch_size if self.window_sum else weight
         if self.ranks is not None and batch.whole is not None and not self.window_sum:
             over = batch.whole / self.ranks.size  # gradients are averaged over the ranks
-        loss = total / over
+        return total / over, total, weight, after
+
+    def __call__(self) -> None:
+        loss, total, weight, after = self.forward()
         penalty = self.backward(loss)
         finite = (loss + penalty).isfinite()
         if self.ranks is not None:

@@ -52,7 +52,7 @@ from gatewise.tasks.training.checkpoints import (
     restoring,
     save_checkpoint,
 )
-from gatewise.tasks.training.earlier import cut_to
+from gatewise.tasks.training.cutting import cut_to
 from gatewise.tasks.training.ending import conclude, result_of, write_card
 from gatewise.tasks.training.evaluation import live_counts, short_counts
 from gatewise.tasks.training.graph import use_tf32
@@ -185,7 +185,8 @@ class Run:
         if self.budget is not None:
             p.before["budget"] = self.budget.to_dict()
         if self.recipe.start.run is not None and self.recipe.budget.wanted():
-            p.before["budget"] = cut_to(self.recipe.budget, self.model).to_dict()
+            self.feed.reset(epoch_generator(self.recipe.train.seed, 0))
+            p.before["budget"] = cut_to(self.recipe.budget, self.step).to_dict()
             quality = self.ranks.from_first(self.qualities)
         if self.shrinking.every:
             self.shrinking.cut_all(self.model)
