@@ -139,17 +139,6 @@ typedef struct {
     const digit *of; /* (n, room) */
 } number;
 
-GW_INLINE void store_digits(vi v, digit *to) {
-#if defined(__AVX512VNNI__)
-    const __m128i swapped = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(_mm512_cvtepi32_epi8((__m512i)v), swapped));
-#else
-    typedef digit narrow __attribute__((vector_size(sizeof(digit) * GW_LANES)));
-    const narrow few = __builtin_convertvector(v, narrow);
-    memcpy(to, &few, sizeof few);
-#endif
-}
-
 /* A vector of x, of which `left` entries are there; zeros for the others. */
 GW_INLINE vf load_entries(const float *x, int32_t left) {
     return left >= GW_LANES ? vf_load(x) : left > 0 ? vf_load_first(x, left) : vf_all(0);
@@ -169,7 +158,32 @@ static float largest_entry(int32_t cols, const float *x) {
 }
 
 /* n, as in d, is a constant at every call. */
+#if defined(__AVX512VNNI__)
 GW_INLINE void write_digits(const int n, number *d, int32_t cols, const float *x, float steps, digit *to) {
+    /* With 128 added to every digit, digits are the bytes of the sum. */
+    const __m512i middle = _mm512_set1_epi32(n == FEW ? 0x00808080 : (int)0x80808080u);
+    const __m128i swapped = _mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+    const __m512i by_digit = _mm512_broadcast_i32x4(swapped);
+    const __m512i together = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i sums = _mm512_setzero_si512();
+    int32_t sum[16];
+    for (int32_t j = 0; j < (int32_t)d->room; j += GW_LANES) {
+        const __m512 v = (__m512)(load_entries(x + j, cols - j) * steps);
+        const __m512i q = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m512i digits = _mm512_xor_si512(_mm512_add_epi32(q, middle), middle);
+        const __m512i of_all = _mm512_permutexvar_epi32(together, _mm512_shuffle_epi8(digits, by_digit));
+        sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), of_all);
+        _mm_storeu_si128((__m128i *)(to + j), _mm512_castsi512_si128(of_all));
+        _mm_storeu_si128((__m128i *)(to + d->room + j), _mm512_extracti32x4_epi32(of_all, 1));
+        _mm_storeu_si128((__m128i *)(to + 2 * d->room + j), _mm512_extracti32x4_epi32(of_all, 2));
+        if (n > 3) _mm_storeu_si128((__m128i *)(to + 3 * d->room + j), _mm512_extracti32x4_epi32(of_all, 3));
+    }
+    _mm512_storeu_si512(sum, sums);
+    for (int k = 0; k < n; k++) d->less[k] = 128 * (sum[4 * k] + sum[4 * k + 1] + sum[4 * k + 2] + sum[4 * k + 3]);
+}
+#else
+GW_INLINE void write_digits(const int n, number *d, int32_t cols, const float *x, float steps, digit *to) {
+    typedef digit narrow __attribute__((vector_size(sizeof(digit) * GW_LANES)));
     const int32_t base = 1 << DIGIT_BITS, half = base / 2;
     vi sums[DIGITS] = {{0}};
     for (int32_t j = 0; j < (int32_t)d->room; j += GW_LANES) {
@@ -179,14 +193,16 @@ GW_INLINE void write_digits(const int n, number *d, int32_t cols, const float *x
         GW_UNROLL
         for (int k = 0; k < n; k++) {
             const vi one = ((q + half) & (base - 1)) - half;
+            const narrow few = __builtin_convertvector(one, narrow);
             sums[k] += one;
-            store_digits(one, to + (size_t)k * d->room + j);
+            memcpy(to + (size_t)k * d->room + j, &few, sizeof few);
             q = (q - one) >> DIGIT_BITS;
         }
     }
     for (int k = 0; k < n; k++)
         for (int l = 0; l < GW_LANES; l++) d->less[k] += 128 * sums[k][l];
 }
+#endif
 
 static number make_digits(int32_t cols, const float *x, digit *to) {
     number d = {.room = digits_room(cols), .of = to};

@@ -323,8 +323,8 @@ GW_INLINE vf vf_fused(vf a, float b, vf c) { return __builtin_fmaf(a, b, -c); }
  * constant at every call. `rest` is a polynomial without a constant term, so exp(k x) - 1 keeps its relative accuracy
  * near 0. Without `fine` its relative error grows to 1.3e-8 |k x|, which the functions of gates do not notice. */
 GW_INLINE void vf_exp_parts(const float k, const int fine, vf x, vf *scale, vf *rest) {
-    /* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum. */
-    const float shift = 12582912.0f, log2e = k * 1.44269502f;
+    /* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum; 127 more make it an exponent. */
+    const float shift = 12582912.0f + 127.0f, log2e = k * 1.44269502f;
     vf t = x * log2e + shift;
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
     vf n = vf_from_ints(vf_bits(t) - vf_bits(vf_all(shift))); /* of t - shift it would make x * log2e */
@@ -344,7 +344,7 @@ GW_INLINE void vf_exp_parts(const float k, const int fine, vf x, vf *scale, vf *
     vf high = f2 * 0.00015353311f + (f * 0.0013398939f + 0.00961843785f);
     vf low = f * 0.0555033199f + 0.240226477f;
     *rest = (f2 * high + low) * f2 + f * 0.693147182f;
-    *scale = vf_from_bits((vf_bits(t) << 23) + (127u << 23));
+    *scale = vf_from_bits(vf_bits(t) << 23);
 }
 
 GW_INLINE vf vf_exp(vf x) {
