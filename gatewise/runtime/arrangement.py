@@ -38,11 +38,11 @@ CELLS, SQUASHES = {"LSTM": 4, "GRU": 3}, ("sigmoid", "hard_sigmoid")
 def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
     """A copy that begins at a multiple of 64 bytes: a vector that crosses a cache line costs two reads.
 
-    A large one begins at a huge page of its own: a step reads all of it, which small pages slow down by 3 to 10 %.
+    A large one has huge pages of its own: a step reads all of it, which small pages slow down by 3 to 10 %.
     """
     source = np.ascontiguousarray(array, dtype)
     large = source.nbytes >= LARGE_ARRAY and hasattr(mmap, "MADV_HUGEPAGE")
-    room = _huge_pages(source.nbytes + HUGE_PAGE) if large else np.empty(source.nbytes + 64, np.uint8)
+    room = _huge_pages(source.nbytes + 2 * HUGE_PAGE) if large else np.empty(source.nbytes + 64, np.uint8)
     start = -room.ctypes.data % (HUGE_PAGE if large else 64)
     copy = room[start : start + source.nbytes].view(dtype).reshape(source.shape)
     copy[...] = source
@@ -50,7 +50,7 @@ def aligned(array: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
 
 
 def _huge_pages(nbytes: int) -> NDArray[np.uint8]:
-    """Fresh memory of whole pages; huge ones, if the system has some."""
+    """Fresh memory of whole pages; huge ones, if the system has some. A page is there once something was written."""
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
