@@ -159,7 +159,7 @@ class Budget:
             )
 
     def listen(self) -> None:
-        """Weigh units by what the loss would miss: |sum of w dL/dw over their weights|, root mean square over batches
+        """Weigh units by what the loss would miss: (sum of w dL/dw over their weights)^2, added up over batches
 
         Call it after loss.backward() of some batches, without updates, before a step() that cuts at once (steps=1).
         """
