@@ -91,11 +91,15 @@ TRIALS = {
     "large-wgn": [
         *("clip=5 warm_up=0", "clip=10 warm_up=600", "group=0.0016 clip=10 warm_up=600"),
         "group=0.0018 decay=0.2 clip=10 warm_up=600",  # the rate falls as it does for W+N
+        "group=0.0019 decay=0.2 clip=10 warm_up=600 shrink_every=2",
+        "group=0.0014 decay=0.2 clip=10 warm_up=600 shrink_every=2 budget.neurons=640 budget.begin=0.1 "
+        "budget.end=0.33 epochs=49 after=16",
     ],
     "large-wn": [
         f"group={group} clip={clip} warm_up={updates}"
         for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
-    ],
+    ]
+    + ["group=0.0032 clip=10 warm_up=600 shrink_every=2"],
     "imdb-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
     "agnews-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
     # What is not validation trains: all rows but the usual twentieth, and half as many.
@@ -110,7 +114,6 @@ TRIALS = {
             "sgd update=proximal lr=1 refit.lr=0.5",
             "adam update=subgradient lr=0.002 threshold=0.001 refit.lr=0.001",
             "adam update=proximal lr=0.002 group=0.2 l1=0.001 refit.lr=0.001",
-            "adam update=proximal lr=0.002 group=1 l1=0.005 refit.lr=0.001",
         )
     ],
     "imdb-updates": [
