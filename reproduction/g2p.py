@@ -1,6 +1,7 @@
-"""The table and the figure of docs/g2p.md, from finished runs: mean and deviation over seeds.
+"""Tables and the figure of docs/g2p.md.
 
-    python reproduction/g2p.py runs/g2p-* --data-dir DATA --figure docs/g2p.png
+    python reproduction/g2p.py --figure docs/g2p.png        # of all trials that are written down, on validation words
+    python reproduction/g2p.py runs/g2p-* --data-dir DATA   # of finished runs: mean and deviation over seeds
 
 Runs of one recipe that differ in their seed alone are one line. With --data-dir the word error with int8 weights is
 evaluated, too, where a run has its model.
@@ -9,8 +10,9 @@ evaluated, too, where a run has its model.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from gatewise.tasks import recipe as recipes
 from gatewise.tasks.finished.opened import Record, open_record
 from gatewise.tasks.finished.saved import evaluate_saved
 
+TRIALS = Path(__file__).parent / "choice_g2p.json"
 ERRORS = (
     "test_word_error",
     "test_phoneme_error",
@@ -39,10 +42,6 @@ class Line:
 
     def values(self, *path: str) -> list[float]:
         return [float(at(run.result, path)) for run in self.runs]
-
-    @property
-    def is_dense(self) -> bool:
-        return self.runs[0].recipe is not None and self.runs[0].recipe.sparsify.method == "none"
 
 
 def at(content: Any, path: Sequence[str]) -> Any:
@@ -101,39 +100,43 @@ def markdown(found: Sequence[Line]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def draw(found: Sequence[Line], path: Path) -> None:
-    """Test word error against bytes of the int8 export and against weights, every run a point."""
+def draw(trials: Mapping[str, Any], path: Path) -> None:
+    """Word error on validation words against bytes of the export and against weights, every run a point."""
     from gatewise.analyse import figures
 
+    def points(*sizes: str) -> list[figures.Point]:
+        found = []
+        for group, own in trials.items():
+            for trial in own if isinstance(own, list) else ():
+                size = next((trial[key] for key in sizes if key in trial), None)
+                errors = trial["valid_word_error"]
+                method = "g2p_en" if group == "g2p_en" else "pruned" if "prune" in trial["set"] else "dense"
+                for error in errors if isinstance(errors, list) else [errors]:
+                    if size is not None:
+                        found.append(figures.Point(trial["set"], float(size), error, method))
+        return found
+
     panels = {
-        label: [
-            figures.Point(
-                line.name,
-                float(run.result["counts"][key]),
-                run.result["quality"]["test_word_error"],
-                "dense" if line.is_dense else run.result["name"],
-            )
-            for line in found
-            for run in line.runs
-        ]
-        for label, key in (("bytes, int8", "bytes_int8"), ("weights that are not zero", "nonzero"))
+        "bytes, int8 (g2p_en: float32)": points("bytes_int8", "bytes"),
+        "weights that are not zero": points("weights"),
     }
-    figures.save(figures.front(panels, "word error on test words, %", False, "Spelling to phonemes"), path)
+    quality = "word error on validation words, %"
+    figures.save(figures.front(panels, quality, False, "Spelling to phonemes"), path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
+    parser.add_argument("runs", nargs="*", type=Path, help="folders of finished runs")
     parser.add_argument("--data-dir", help="of the dictionary: evaluates int8 weights as well")
     parser.add_argument("--figure", type=Path, help="PNG to write")
     given = parser.parse_args()
     folders = [folder for folder in given.runs if (folder / "result.json").is_file()]
-    found = lines([open_record(folder) for folder in folders], given.data_dir)
-    print(markdown(found))
+    if folders:
+        print(markdown(lines([open_record(folder) for folder in folders], given.data_dir)))
     if given.figure:
-        draw(found, given.figure)
+        draw(json.loads(TRIALS.read_text()), given.figure)
 
 
 if __name__ == "__main__":

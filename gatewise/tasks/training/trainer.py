@@ -350,7 +350,7 @@ class Run:
     def note_best(self, value: float) -> None:
         t, p = self.part.settings, self.position
         better = value > p.best_value if self.objective.higher_is_better else value < p.best_value
-        if p.best_epoch and not better:
+        if (p.best_epoch or p.best) and not better:  # what a refit begins with may be of no epoch, but of another run
             p.waited += 1
             p.done = t.keep == "best" and t.patience is not None and p.waited >= t.patience
             return

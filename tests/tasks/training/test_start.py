@@ -96,6 +96,14 @@ def test_runs_of_before_encodings_are_known_by_their_data(words: Path, folder: P
         train(row, options(tmp_path / "other", folder))
 
 
+def test_what_it_begins_with_is_the_first_to_be_beaten(words: Path, folder: Path, tmp_path: Path) -> None:
+    """A refit that only loses gives back the network of the other run."""
+    before = json.loads((words / "result.json").read_text())
+    result = train(after(words, "words", folder, "refit.lr=30"), options(tmp_path, folder))
+    assert result["epoch"] == 0
+    assert result["quality"]["valid_ppl"] == pytest.approx(before["quality"]["valid_ppl"], rel=1e-5)
+
+
 def test_bad_starts(words: Path, folder: Path, tmp_path: Path) -> None:
     """One sentence each, before anything is written."""
     with pytest.raises(RecipeError, match=r"nothing to do without refit.epochs"):
