@@ -6,6 +6,7 @@
 #include "gw.h"
 
 #include "vector.h"
+#include "vfp.h"
 
 #if defined(__clang__) && GW_LANES == 1
 #define GW_UNROLL /* it unrolls what it can, and warns where it is told to and cannot */
@@ -288,6 +289,16 @@ static void dense_product(const gw_matrix *w, const float *bias, int32_t m, cons
         const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
         for (int32_t lane = 0; lane < width;) {
             const int32_t left = width - lane;
+#ifdef GW_VFP
+            if (left >= VFP_ROWS) {
+                for (int32_t r = 0; r < m; r++) {
+                    float *const to = y + r * ldy + top + lane;
+                    vfp_rows(panel + lane, stride, w->cols, x + r * ldx, bias ? bias + top + lane : to, to);
+                }
+                lane += VFP_ROWS;
+                continue;
+            }
+#endif
             const int nv = tile_vectors((left + GW_LANES - 1) / GW_LANES);
             const int32_t covered = left < nv * GW_LANES ? left : nv * GW_LANES;
             for (int32_t q = 0, r = 0; q < tiles; q++) { /* tiles of equal height, not full ones and a rest */

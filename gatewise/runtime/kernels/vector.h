@@ -180,6 +180,14 @@ GW_INLINE vf vf_clamp(vf v, float low, float high) {
 #endif
 }
 
+/* The same between -size and size, where nearly all v are. */
+GW_INLINE vf vf_within(vf v, float size) {
+#if GW_LANES == 1 && defined(__GNUC__)
+    if (__builtin_expect(__builtin_fabsf(v) <= size, 1)) return v;
+#endif
+    return vf_clamp(v, -size, size);
+}
+
 /* Lane l: a where bit l of `bits` is set, else b. */
 GW_INLINE vf vf_select(uint32_t bits, vf a, vf b) {
 #if GW_LANES == 16
@@ -306,17 +314,17 @@ GW_INLINE float vf_total(vf v) {
 #endif
 }
 
-/* a * b - c, rounded once whatever the compiler is told about contractions; where the machine has no such
+/* a * b + c, rounded once whatever the compiler is told about contractions; where the machine has no such
  * instruction, or no vectors of it that we know, GW_FUSED is not defined. */
 #if GW_LANES == 16
 #define GW_FUSED
-GW_INLINE vf vf_fused(vf a, float b, vf c) { return (vf)_mm512_fmsub_ps((__m512)a, _mm512_set1_ps(b), (__m512)c); }
+GW_INLINE vf vf_fused(vf a, float b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, _mm512_set1_ps(b), (__m512)c); }
 #elif GW_LANES == 8
 #define GW_FUSED
-GW_INLINE vf vf_fused(vf a, float b, vf c) { return (vf)_mm256_fmsub_ps((__m256)a, _mm256_set1_ps(b), (__m256)c); }
+GW_INLINE vf vf_fused(vf a, float b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, _mm256_set1_ps(b), (__m256)c); }
 #elif GW_LANES == 1 && defined(__GNUC__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
 #define GW_FUSED
-GW_INLINE vf vf_fused(vf a, float b, vf c) { return __builtin_fmaf(a, b, -c); }
+GW_INLINE vf vf_fused(vf a, float b, vf c) { return __builtin_fmaf(a, b, c); }
 #endif
 
 /* exp(k x) = scale * (1 + rest) with |k x - log(scale)| <= log(2) / 2, for -87 <= k x <= 88; k is 1, -1 or 2, and a
@@ -327,16 +335,16 @@ GW_INLINE void vf_exp_parts(const float k, const int fine, vf x, vf *scale, vf *
     const float shift = 12582912.0f + 127.0f, log2e = k * 1.44269502f;
     vf t = x * log2e + shift;
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
-    vf n = vf_from_ints(vf_bits(t) - vf_bits(vf_all(shift))); /* of t - shift it would make x * log2e */
+    vf less = vf_from_ints(vf_bits(vf_all(shift)) - vf_bits(t)); /* of shift - t it would make -x * log2e */
 #else
-    vf n = t - shift;
+    vf less = shift - t;
 #endif
-    /* The exponent less n, in powers of 2: exact where a product is not rounded before the sum. */
+    /* The exponent less that integer, in powers of 2: exact where a product is not rounded before the sum. */
 #ifdef GW_FUSED
-    vf f = vf_fused(x, log2e, n);
+    vf f = vf_fused(x, log2e, less);
     if (fine) f += x * (k * 1.92596299e-8f);
 #else
-    vf f = (x - n * (0.693145752f / k) - n * (1.42860677e-6f / k)) * log2e;
+    vf f = (x + less * (0.693145752f / k) + less * (1.42860677e-6f / k)) * log2e;
     (void)fine;
 #endif
     /* Minimax on |f| <= 1 / 2: relative error of 2^f below 2e-8 before rounding. */
@@ -356,7 +364,7 @@ GW_INLINE vf vf_exp(vf x) {
 /* 1 / (1 + exp(-x)): within 1.5e-7 of the truth for every x. */
 GW_INLINE vf vf_sigmoid(vf x) {
     vf scale, rest;
-    vf_exp_parts(-1, 0, vf_clamp(x, -87.0f, 87.0f), &scale, &rest);
+    vf_exp_parts(-1, 0, vf_within(x, 87), &scale, &rest);
     return vf_inverse(scale * rest + (scale + 1.0f));
 }
 
@@ -364,7 +372,7 @@ GW_INLINE vf vf_sigmoid(vf x) {
  * networks wait for one division here, which is sooner done than an estimate mended. */
 GW_INLINE vf vf_tanh(vf x) {
     vf scale, rest;
-    vf_exp_parts(2, 0, vf_clamp(x, -10.0f, 10.0f), &scale, &rest);
+    vf_exp_parts(2, 0, vf_within(x, 10), &scale, &rest);
     return (scale * rest + (scale - 1.0f)) / (scale * rest + (scale + 1.0f));
 }
 
