@@ -5,15 +5,16 @@ from __future__ import annotations
 from gatewise.budget import Budget
 from gatewise.budget.lasso import LassoHandle
 from gatewise.sparsify import GroupLasso
-from gatewise.tasks.schema import Budget as Wanted
-from gatewise.tasks.schema import RecipeError
+from gatewise.tasks.data.batches import epoch_generator
+from gatewise.tasks.schema import Recipe, RecipeError
 from gatewise.tasks.training.step import TrainStep
 
 HEARD = 50  # batches: enough to tell units apart, and seconds even on a CPU
 
 
-def cut_to(budget: Wanted, step: TrainStep) -> Budget:
+def cut_to(recipe: Recipe, step: TrainStep) -> Budget:
     """Set at once to zero what does not fit: units that the loss of some batches misses least, or small weights."""
+    budget = recipe.budget
     try:
         once = Budget(
             GroupLasso(step.model, "W+G+N", l1=1.0, group=1.0),
@@ -24,6 +25,7 @@ def cut_to(budget: Wanted, step: TrainStep) -> Budget:
     except ValueError as error:
         raise RecipeError(f"[budget] {error}") from error
     if once.kind != "weights":
+        step.feed.reset(epoch_generator(recipe.train.seed, 0))
         hear(once, step)
     once.step()
     return once

@@ -185,8 +185,7 @@ class Run:
         if self.budget is not None:
             p.before["budget"] = self.budget.to_dict()
         if self.recipe.start.run is not None and self.recipe.budget.wanted():
-            self.feed.reset(epoch_generator(self.recipe.train.seed, 0))
-            p.before["budget"] = cut_to(self.recipe.budget, self.step).to_dict()
+            p.before["budget"] = cut_to(self.recipe, self.step).to_dict()
             quality = self.ranks.from_first(self.qualities)
         if self.shrinking.every:
             self.shrinking.cut_all(self.model)
@@ -350,7 +349,7 @@ class Run:
     def note_best(self, value: float) -> None:
         t, p = self.part.settings, self.position
         better = value > p.best_value if self.objective.higher_is_better else value < p.best_value
-        if (p.best_epoch or p.best) and not better:  # what a refit begins with may be of no epoch, but of another run
+        if (p.best_epoch or p.best) and not better:  # the best may be a network of another run
             p.waited += 1
             p.done = t.keep == "best" and t.patience is not None and p.waited >= t.patience
             return
