@@ -17,6 +17,8 @@ from gatewise.tasks.schema import Recipe, RecipeError
 from gatewise.tasks.training.trainer import train
 
 TASKS = ("words", "char-ptb", "csv", "npz")
+PAIRS = [("words", "lasso"), ("char-ptb", "bayes"), ("csv", "bayes"), ("npz", "lasso")]
+OTHERS = [pair for task in TASKS for method in SPARSE if (pair := (task, method)) not in PAIRS]
 
 
 def row_of(task: str, folder: Path, *more: str) -> Recipe:
@@ -27,7 +29,11 @@ def after(run: Path, task: str, folder: Path, *more: str) -> Recipe:
     return row_of(task, folder, f"start.run={run}", "refit.epochs=2", "refit.lr=0.01", *more)
 
 
-@pytest.fixture(scope="module", params=[(task, method) for task in TASKS for method in SPARSE], ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=[*PAIRS, *(pytest.param(pair, marks=pytest.mark.long) for pair in OTHERS)],
+    ids="-".join,
+)
 def first(
     request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path, dict[str, Any]]:
