@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gatewise.budget import Budget
-from gatewise.budget.lasso import LassoHandle
 from gatewise.sparsify import GroupLasso
 from gatewise.tasks.data.batches import epoch_generator
 from gatewise.tasks.schema import Recipe, RecipeError
@@ -32,17 +31,16 @@ def cut_to(recipe: Recipe, step: TrainStep) -> Budget:
 
 
 def hear(budget: Budget, step: TrainStep) -> None:
-    """The first batches of an epoch, on all ranks together."""
+    """The first batches of an epoch; several ranks hear all of each batch."""
     step.begin([0.0] * step.feed.n_batches)
     for _ in range(min(HEARD, step.feed.n_batches)):
         loss, _, _, after = step.forward()
         step.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if step.ranks is not None:
+            step.ranks.average(step.parameters, step.wish)
         budget.listen()
         step.k += 1
         if step.state is not None:
             step.state.keep(after)
     step.optimizer.zero_grad(set_to_none=True)
-    heard = budget.handle.heard if isinstance(budget.handle, LassoHandle) else None
-    if step.ranks is not None and heard is not None:
-        heard.copy_(step.ranks.total(heard))

@@ -1,4 +1,4 @@
-"""Runs that are made by one process and by two: task, and what changes in its tiny recipe."""
+"""Runs that are made by one process and by two: task, and what changes in its tiny recipe; {runs} is their folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ RECIPES: dict[str, tuple[str, list[str]]] = {
     "budget": (
         "words",
         [*LASSO, "data.batch=4", "budget.gates=0.5", "sparsify.update=proximal", "refit.epochs=1"],
+    ),
+    "start": (
+        "words",
+        ["data.batch=4", "start.run={runs}/lasso", "budget.neurons=2", "refit.epochs=2", "train.lr=0.02"],
     ),
     "bayes": ("words", ["data.batch=4", "train.epochs=5"]),
 }

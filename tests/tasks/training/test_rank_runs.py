@@ -53,8 +53,8 @@ def both(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def test_two_processes_have_the_numbers_of_one(name: str, both: Any, folder: Path, tmp_path: Path) -> None:
     """Without noise a batch in two parts is the batch: the means of the parts, weighted as in the whole."""
     task, more = RECIPES[name]
-    whole = train(tiny(task, folder, *more), options(tmp_path, folder))
     out, _ = both
+    whole = train(tiny(task, folder, *(text.format(runs=out) for text in more)), options(tmp_path, folder))
     result = json.loads((out / name / "result.json").read_text())
     assert result["quality"] == pytest.approx(whole["quality"], rel=1e-5)
     assert result["counts"]["gates"] == whole["counts"]["gates"]

@@ -49,7 +49,10 @@ def left(run: trainer.Run) -> dict[str, Any]:
 
 def finished(name: str) -> dict[str, Any]:
     task, more = RECIPES[name]
-    result = train(tiny(task, DATA, *more), options(FOLDER / name, DATA))
+    dist.barrier()  # the first rank has written the run that this one may begin with
+    result = train(
+        tiny(task, DATA, *(text.format(runs=FOLDER) for text in more)), options(FOLDER / name, DATA)
+    )
     return {"quality": result["quality"], **left(made[-1])}
 
 
