@@ -62,7 +62,7 @@ TAKEN = set(
 class CSource:
     """What to_c() wrote.
 
-    Flash counts constant data without code, which is about 9 KB on a Cortex-M4; RAM one instance without its stack.
+    Flash counts constant data without code, which is about 10 KB on a Cortex-M4; RAM one instance without its stack.
     Errors are those of the answers to `measured_on` against the compact float32 model: of rounding to int8, or of
     float32. Those of random numbers say little of int8 on real ones: give to_c() an example.
     """
@@ -108,7 +108,7 @@ def to_c(
             does; None where that takes fewer bytes.
         file_above: bytes of constants above which they become a weight file with a checked loader.
         specialise: compile the kernels inside the model's file, for its sizes: a step of 16 neurons takes 0.6 of the
-            time, in a tenth of the code. None: where a chain gains from it, up to 128 kB and two calls of kernels.
+            time, in a quarter of the code. None: where a chain gains from it, up to 128 kB and two calls of kernels.
         overwrite: replace a folder whatever it holds. Without it only an earlier export is replaced.
         example: a batch as forward() takes it, or a tuple of its arguments, on which the error is measured: real
             sequences, in full length. None: one random sequence.
