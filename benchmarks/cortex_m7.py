@@ -24,11 +24,8 @@ from torch import nn
 import gatewise as gw
 
 STEPS, COMPARED, TICK = 2000, 8, 40  # timed steps, steps whose answers are printed, instructions of a tick
-CLOCK, RATE, SHARE = (
-    480e6,
-    48_000,
-    8,
-)  # of a common part; samples a second, of whose time a step may take 1 / SHARE
+CLOCKS = {"STM32H7": 480e6, "i.MX RT1170": 1e9}  # parts with a Cortex-M7
+RATE, SHARE = 48_000, 8  # samples a second, of whose time a step may take 1 / SHARE
 FLAGS = (
     "-mcpu=cortex-m7 -mthumb -mfloat-abi=hard -mfpu=fpv5-sp-d16 -std=c99 -ffp-contract=fast -nostartfiles "
     "-T board.ld --specs=rdimon.specs -w"
@@ -105,8 +102,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--optimise", nargs="*", default=["3", "2", "s"], help="levels, as after -O")
     args = parser.parse_args()
-    budget = CLOCK / RATE / SHARE
-    print(f"1 / {SHARE} of a sample at {RATE} Hz is {budget:.0f} cycles at {CLOCK / 1e6:.0f} MHz")
+    for part, clock in CLOCKS.items():
+        cycles = clock / RATE / SHARE
+        print(f"1 / {SHARE} of a sample at {RATE} Hz is {cycles:.0f} cycles of an {part} at {clock / 1e6:.0f} MHz")
     for cell in (nn.LSTM, nn.GRU):
         for hidden in (8, 16):
             torch.manual_seed(0)

@@ -12,7 +12,7 @@ own, the same again, which spares some runtimes a copy. "C" is the same compiled
 C program would; so is the C of rivals. Classifiers have hard-sigmoid gates, as the authors' have; torch has no fused
 kernel for those, and most rivals have none at all: --logistic gives them the usual gates. One thread is timed by the
 processor time of all threads, since others may share the machine.
-GATEWISE_ISA=avx2 keeps our kernels to AVX2.
+GATEWISE_ISA=avx2 keeps our kernels to AVX2; avx2_alone.py keeps all contenders to it.
 
     python benchmarks/inference.py --json benchmarks/results/inference.json --plot docs/step_time.png
 """
