@@ -104,7 +104,9 @@ def main() -> None:
     args = parser.parse_args()
     for part, clock in CLOCKS.items():
         cycles = clock / RATE / SHARE
-        print(f"1 / {SHARE} of a sample at {RATE} Hz is {cycles:.0f} cycles of an {part} at {clock / 1e6:.0f} MHz")
+        print(
+            f"1 / {SHARE} of a sample at {RATE} Hz is {cycles:.0f} cycles of an {part} at {clock / 1e6:.0f} MHz"
+        )
     for cell in (nn.LSTM, nn.GRU):
         for hidden in (8, 16):
             torch.manual_seed(0)
