@@ -144,8 +144,8 @@ class GraphEngine(Engine):
     ) -> tuple[Any, GraphState]:
         if state is None and not named:
             shapes = tuple([(x.shape, x.dtype) if type(x) is np.ndarray else None for x in inputs])
-            if shapes in self._seen:
-                way, nodes, letters = self._seen[shapes]
+            if (seen := self._seen.get(shapes)) is not None:
+                way, nodes, letters = seen
                 call = Call(dict(letters), self.threads)
                 answer, returned = way.split(way.prepared.run(dict(zip(nodes, inputs)), call))
                 return answer, GraphState(way, letters.get(way.stream.batch, 0), call, returned)

@@ -169,9 +169,11 @@ class RecurrentLayer:
 
         A neuron with z_h = 0 is not among them: h is zero outside, and counts as zero inside.
         """
-        if batch not in self.known:
-            self.known = {batch: self.placed(batch)}  # for the batch of the last call
-        return self.known[batch]
+        found = self.known.get(batch)  # another thread may replace what is known
+        if found is None:
+            found = self.placed(batch)
+            self.known = {batch: found}  # for the batch of the last call
+        return found
 
     def placed(self, batch: int) -> list[tuple[Array, Array, Floats]]:
         inside = self.network.states(np.arange(batch * self.network.state_size), batch)
@@ -204,9 +206,11 @@ class HandOver:
         self.places: dict[int, tuple[Array, Floats]] = {}  # for the batch of the last call
 
     def __call__(self, last: Memory) -> Memory:
-        if last.batch not in self.places:
-            self.places = {last.batch: self.placed(last.batch)}
-        index, factor = self.places[last.batch]
+        found = self.places.get(last.batch)  # another thread may replace them
+        if found is None:
+            found = self.placed(last.batch)
+            self.places = {last.batch: found}
+        index, factor = found
         first = last.parts.take(index)
         first *= factor
         return Memory(first, last.batch)
