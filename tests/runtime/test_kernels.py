@@ -68,6 +68,25 @@ def test_steps_of_a_stream_equal_one_sequence(cell, isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_both_ways_through_the_weights_give_the_same_bits(cell, weights, steps, isa):
+    """Calls walk forwards and backwards in turn; a row's sum does not notice when it is made."""
+    case = make_case(6, cell, n_units=160)
+    net = bindings.Network([[case.arranged(weights=weights)]], case.n_x, isa=isa)
+    x = as_float(np.random.default_rng(0).normal(size=(steps, 1, case.n_x)))
+    before = random_states(np.random.default_rng(1), net, 1)
+    found = []
+    for _ in range(2):
+        state, y = before.copy(), np.empty((steps, 160), np.float32)
+        net.run(x, state, y, steps, 1, False, None, 1)
+        found.append((y, state))
+    np.testing.assert_array_equal(found[1][0], found[0][0])
+    np.testing.assert_array_equal(found[1][1], found[0][1])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("entries", [0, 1, 8, 9])
 def test_vectors_that_are_nearly_empty(cell, entries, isa):
     """Of letters, zeros and a one, only the columns that count are read: up to 8 of them, alone and in a sequence."""

@@ -85,7 +85,10 @@ GW_INLINE void joined_run(const int nv, const int per, const gw_matrix *w, int32
     const int32_t whole = w->cols / per;
     vf sum[SUMS][SIDE];
     memset(sum, 0, sizeof sum);
-    for (int32_t j = 0; j < whole; j++, words += run.stride, x += per) add_words(nv, per, words, x, sum);
+    for (int32_t j = 0; j < whole; j++, words += run.stride, x += per) {
+        fetch_later(nv, words);
+        add_words(nv, per, words, x, sum);
+    }
     if (w->cols % per) {
         float last[4] = {0};
         memcpy(last, x, sizeof(float) * (size_t)(w->cols % per));
@@ -256,6 +259,7 @@ GW_INLINE void dots_run(const int nv, const int n, const gw_matrix *w, int32_t t
     memset(sum, 0, sizeof sum);
     for (int32_t j = 0; j < w->cols; j += 4, words += run.stride) {
         four_digits four[DIGITS];
+        fetch_later(nv, words);
         GW_UNROLL
         for (int k = 0; k < n; k++) four[k] = digits_everywhere(x->of + (size_t)k * x->room + j);
         GW_UNROLL

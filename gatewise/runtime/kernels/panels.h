@@ -18,12 +18,6 @@
 #define GW_UNROLL
 #endif
 
-#if defined(__GNUC__) && !defined(__clang__)
-#define GW_UNROLL_WIDE _Pragma("GCC unroll 16")
-#else
-#define GW_UNROLL_WIDE GW_UNROLL
-#endif
-
 /* Of columns: vectors of 32 bytes leave the decoder little room for counting. */
 #if GW_LANES == 8 && defined(__clang__)
 #define GW_UNROLL_COLUMNS _Pragma("clang loop unroll_count(4)")
@@ -222,31 +216,22 @@ static run_of_rows run_at(const gw_matrix *w, const float *bias, float *y, int32
     return run;
 }
 
-/* Whole panels that a lone vector of x meets at a time, of which the compiler knows all distances: their sums fill the
- * registers, and a step waits for the end of a tile less often. */
-#if GW_LANES == 16
-enum { WIDE = 4 };
-#elif GW_LANES == 8
-enum { WIDE = 1 };
-#else
-enum { WIDE = 0 };
-#endif
-
 #if GW_LANES >= 8
-static void wide_tile(const gw_matrix *w, const float *bias, const float *x, float *y, int32_t top) {
-    enum { PER = GW_PANEL / GW_LANES };
-    const ptrdiff_t apart = (ptrdiff_t)GW_PANEL * w->cols;
+/* A whole panel meets a lone vector of x; the compiler knows all distances. */
+static void whole_panel(const gw_matrix *w, const float *bias, const float *x, float *y, int32_t top) {
+    enum { VECTORS = GW_PANEL / GW_LANES };
     const float *column = w->values + (ptrdiff_t)top * w->cols, *from = (bias ? bias : y) + top;
-    vf sum[WIDE * PER];
-    GW_UNROLL_WIDE
-    for (int v = 0; v < WIDE * PER; v++) sum[v] = vf_load(from + v * GW_LANES);
+    vf sum[VECTORS];
+    GW_UNROLL
+    for (int v = 0; v < VECTORS; v++) sum[v] = vf_load(from + v * GW_LANES);
     for (int32_t j = 0; j < w->cols; j++, column += GW_PANEL) {
         const vf xj = vf_all(x[j]);
-        GW_UNROLL_WIDE
-        for (int v = 0; v < WIDE * PER; v++) sum[v] += xj * vf_load(column + v / PER * apart + v % PER * GW_LANES);
+        fetch_later(VECTORS, column);
+        GW_UNROLL
+        for (int v = 0; v < VECTORS; v++) sum[v] += xj * vf_load(column + v * GW_LANES);
     }
-    GW_UNROLL_WIDE
-    for (int v = 0; v < WIDE * PER; v++) vf_store(y + top + v * GW_LANES, sum[v]);
+    GW_UNROLL
+    for (int v = 0; v < VECTORS; v++) vf_store(y + top + v * GW_LANES, sum[v]);
 }
 #endif
 
@@ -268,10 +253,9 @@ GW_INLINE void narrow_tiles(const gw_matrix *w, const float *bias, const float *
 GW_INLINE void dense_product_one(const gw_matrix *w, const float *bias, const float *x, float *y, panel_range part) {
     const int32_t from = part.from * GW_PANEL, end = part.to * GW_PANEL < w->rows ? part.to * GW_PANEL : w->rows;
 #if GW_LANES >= 8
-    enum { ROWS = WIDE * GW_PANEL };
-    const int32_t wide = (end - from) / ROWS, rest = from + wide * ROWS;
+    const int32_t whole = (end - from) / GW_PANEL, rest = from + whole * GW_PANEL;
     if (part.backwards) narrow_tiles(w, bias, x, y, rest, end, 1);
-    for (int32_t t = 0; t < wide; t++) wide_tile(w, bias, x, y, from + (part.backwards ? wide - 1 - t : t) * ROWS);
+    for (int32_t p = 0; p < whole; p++) whole_panel(w, bias, x, y, from + (part.backwards ? whole - 1 - p : p) * GW_PANEL);
     if (!part.backwards) narrow_tiles(w, bias, x, y, rest, end, 0);
 #else
     narrow_tiles(w, bias, x, y, from, end, part.backwards);

@@ -98,6 +98,17 @@ GW_INLINE vf vf_load_int8(const int8_t *p) {
 #endif
 }
 
+/* Asks the cache for what lies 2 kB after n vectors at p, which a walk over a panel reads soon. Processors do so by
+ * themselves, but some too late: of 9 MB in its third level a Zen 5 then reads 105 GB/s instead of 140. */
+GW_INLINE void fetch_later(const int n, const void *p) {
+#if defined(__GNUC__) && GW_LANES > 1
+    enum { LINE = 64, LATER = 2048 };
+    for (int at = 0; at < n * (int)sizeof(vf); at += LINE) __builtin_prefetch((const char *)p + LATER + at);
+#else
+    (void)n, (void)p;
+#endif
+}
+
 GW_INLINE void vf_store(float *p, vf v) {
 #if GW_LANES > 1
     memcpy(p, &v, sizeof v);
