@@ -229,16 +229,15 @@ static void start_rows(const gw_layer *layer, const gw_batch *batch, const gw_wo
     }
 }
 
-/* Input projections of steps first .. end-1, (running sequences of each step, R padded), one after the other. Without
- * a bias they are added to what is there. */
-static void input_projections(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, const float *bias,
-                              int32_t first, int32_t end, float *pre, float *scratch) {
+/* Input projections of steps first .. end-1, (running sequences of each step, R padded), one after the other. */
+static void input_projections(const gw_layer *layer, const gw_batch *batch, const gw_const_steps *x, int32_t first,
+                              int32_t end, float *pre, float *scratch) {
     const gw_matrix *w = &layer->w_ih;
     const ptrdiff_t ld = GW_PADDED(w->rows);
     int32_t m = 0;
     if (!layer->inputs && !batch->order && !batch->lengths && !batch->reverse &&
         (batch->size == 1 || end - first == 1 || x->time == batch->size * x->batch)) {
-        gw_product(w, bias, (end - first) * batch->size, x->data + first * x->time,
+        gw_product(w, layer->bias, (end - first) * batch->size, x->data + first * x->time,
                    batch->size == 1 ? x->time : x->batch, pre, ld, scratch);
         return;
     }
@@ -247,7 +246,12 @@ static void input_projections(const gw_layer *layer, const gw_batch *batch, cons
             take(layer->inputs, w->cols,
                  x->data + sequence_time(batch, b, step) * x->time + sequence_row(batch, b) * x->batch,
                  scratch + (ptrdiff_t)m * w->cols);
-    gw_product(w, bias, m, scratch, w->cols, pre, ld, scratch + (ptrdiff_t)m * w->cols);
+    gw_product(w, layer->bias, m, scratch, w->cols, pre, ld, scratch + (ptrdiff_t)m * w->cols);
+}
+
+/* y (n) += x, n a multiple of 16. */
+static void add(ptrdiff_t n, const float *x, float *y) {
+    for (ptrdiff_t j = 0; j < n; j += GW_LANES) vf_store(y + j, vf_load(y + j) + vf_load(x + j));
 }
 
 static int32_t chunk_steps(int32_t steps, int32_t batch) {
@@ -267,22 +271,27 @@ size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t batch) {
            (input > recurrent ? input : recurrent);
 }
 
-/* The parts of the scratch; `rows` are those of a chunk. */
+/* The parts of the scratch; `rows` are those of a chunk. In a step that began ahead, input projections have a part of
+ * their own (B, R padded): they need no place in a sum that began without them, and can come before its second half. */
 typedef struct {
-    float *pre, *rec, *rest;
+    float *inputs, *pre, *rec, *rest;
 } layer_scratch;
 
-static layer_scratch divide(const gw_layer *layer, int32_t rows, int32_t batch, float *scratch) {
-    layer_scratch parts = {.pre = scratch};
-    parts.rec = parts.pre + (ptrdiff_t)rows * GW_PADDED(layer->w_ih.rows) + GW_BLOCK;
+static layer_scratch divide(const gw_layer *layer, int32_t rows, int32_t batch, int ahead, float *scratch) {
+    const ptrdiff_t ld = GW_PADDED(layer->w_ih.rows);
+    layer_scratch parts = {.inputs = scratch, .pre = ahead ? scratch + batch * ld : scratch};
+    parts.rec = parts.pre + rows * ld + GW_BLOCK;
     parts.rest = parts.rec + (ptrdiff_t)batch * layer->w_hn.rows + GW_BLOCK;
     return parts;
 }
 
 void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
                     float *scratch) {
-    const layer_scratch to = divide(layer, batch->size, batch->size, scratch);
-    start_rows(layer, batch, words, 0, to.pre);
+    const layer_scratch to = divide(layer, batch->size, batch->size, 1, scratch);
+    if (words)
+        start_rows(layer, batch, words, 0, to.pre);
+    else
+        memset(to.pre, 0, sizeof(float) * (size_t)batch->size * GW_PADDED((size_t)layer->w_ih.rows));
     recurrent_products(layer, batch, 0, running(batch, 0), AHEAD, s, to.pre, to.rec, to.rest);
 }
 
@@ -290,17 +299,16 @@ void gw_layer_run(const gw_layer *layer, const gw_batch *batch, const gw_const_s
                   float *s, float *c, const gw_steps *y, float *scratch) {
     const ptrdiff_t padded = GW_PADDED(layer->n_units), ld = GW_PADDED(layer->w_ih.rows);
     const int32_t chunk = chunk_steps(batch->steps, batch->size);
-    const layer_scratch to = divide(layer, chunk * batch->size, batch->size, scratch);
+    const layer_scratch to = divide(layer, chunk * batch->size, batch->size, batch->ahead, scratch);
     for (int32_t first = 0; first < batch->steps; first += chunk) {
         const int32_t end = batch->steps - first < chunk ? batch->steps : first + chunk;
         float *now = to.pre;
-        if (!words && !batch->ahead) input_projections(layer, batch, x, layer->bias, first, end, now, to.rest);
+        if (!words) input_projections(layer, batch, x, first, end, to.inputs, to.rest);
         for (int32_t step = first; step < end; step++) {
             const int32_t n = running(batch, step);
             if (words && !batch->ahead) start_rows(layer, batch, words, step, now);
             recurrent_products(layer, batch, step, n, batch->ahead ? LATE : WHOLE, s, now, to.rec, to.rest);
-            /* After both halves: which one is early changes from call to call, the order of a sum must not. */
-            if (!words && batch->ahead) input_projections(layer, batch, x, NULL, first, end, now, to.rest);
+            if (!words && batch->ahead) add(n * ld, to.inputs, now);
             for (int32_t b = 0; b < n; b++, now += ld) {
                 const ptrdiff_t at = sequence_row(batch, b);
                 float *h = y->data ? y->data + sequence_time(batch, b, step) * y->time + at * y->batch : NULL;

@@ -150,7 +150,7 @@ GW_API size_t gw_layer_scratch(const gw_layer *layer, int32_t steps, int32_t bat
 
 /* Begins a single step (T = 1): half of its recurrent products, which need no input. Called before all other layers
  * for the last one of a network, it finds those weights in the cache, where the step before left them. Then
- * gw_layer_run() with batch->ahead set and the same scratch does the rest. */
+ * gw_layer_run() with batch->ahead set and the same scratch does the rest. That has B * (R padded to 16) floats more. */
 GW_API void gw_layer_ahead(const gw_layer *layer, const gw_batch *batch, const gw_words *words, const float *s,
                     float *scratch);
 

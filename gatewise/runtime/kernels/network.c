@@ -63,7 +63,8 @@ static size_t hidden_floats(const gw_network *net, int32_t steps, int32_t n) {
 
 static size_t ahead_floats(const gw_network *net, int32_t steps, int32_t n) {
     const gw_layer *ahead = layer_ahead(net, steps);
-    return ahead ? GW_PADDED(net->kernels->layer_scratch(ahead, steps, n)) : 0;
+    if (!ahead) return 0;
+    return GW_PADDED(net->kernels->layer_scratch(ahead, steps, n)) + (size_t)n * (size_t)GW_PADDED(ahead->w_ih.rows);
 }
 
 static size_t part_scratch(const gw_network *net, int32_t steps, int32_t n) {
