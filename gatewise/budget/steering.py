@@ -284,8 +284,7 @@ class Budget:
         fills = may_fill(self.model, reachable(masks, self.graph))
         parameters = self.handle.parameters()
         for p in parameters.values():
-            if id(p) in fills:  # a compact layer has nothing else
-                p.masked_fill_(~fills[id(p)].to(p.device), 0)
+            p.masked_fill_(~fills[id(p)].to(p.device), 0)
         scores = self.handle.weight_scores()
         others = sum(
             int(mask.sum())

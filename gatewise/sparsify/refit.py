@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import unserializable_hook
 
 from gatewise.masks import Masks, find_masks
-from gatewise.nn.lookup import check_finite, ending
+from gatewise.nn.lookup import check_finite, ending, stored
 from gatewise.readers import Stated, find_readers
 from gatewise.readers.graph import find_blocks, joined
 from gatewise.sparsify.checks import check_choice, check_own_parameters
@@ -180,21 +181,19 @@ def held_at_zero(model: nn.Module, hold: str, structure: Structure) -> dict[str,
         held = {
             name: zero & ~fills[id(parameters[name])].to(zero.device)
             for name, zero in held.items()
-            if id(parameters[name]) in fills  # a compact layer has nothing that was removed
+            if id(parameters[name]) in fills
         }
     return {name: zero for name, zero in held.items() if zero.any()}
 
 
 def may_fill(model: nn.Module, structure: Structure) -> dict[int, Tensor]:
-    """By the id of a parameter of a layer that is not compact: its weights between what is kept.
+    """By the id of a parameter: its weights between what is kept; of a compact layer too, which may be cut once more.
 
     New weights there reach nothing that was not reached. A shared matrix may fill where all its layers let it.
     """
     fills: dict[int, Tensor] = {}
     for block in find_blocks(model).values():
         module, layer = model.get_submodule(block.module), structure.layers[block.name]
-        if getattr(module, "is_compact", False):
-            continue
         if isinstance(layer, RecurrentStructure):
             assert block.place is not None
             end, rows = ending(module, *block.place), layer.keep_gates.flatten()[:, None]
@@ -207,6 +206,9 @@ def may_fill(model: nn.Module, structure: Structure) -> dict[int, Tensor]:
         else:
             kept = {"weight": layer.keep_words[:, None] & layer.keep_components}
         for name, fill in kept.items():
-            parameter = getattr(module, name)
+            own = stored(module, name)
+            fill = fill if own.rows is None else fill[own.rows.to(fill.device)]
+            fill = fill if own.columns is None else fill[:, own.columns.to(fill.device)]
+            parameter = attrgetter(own.name)(module)
             fills[id(parameter)] = fill & fills.get(id(parameter), torch.ones_like(fill))
     return fills

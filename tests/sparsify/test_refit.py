@@ -170,6 +170,20 @@ def test_structure_fills_between_what_is_kept() -> None:
     assert any(not q.all() for q in before.parameters())
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_what_was_cut_of_a_compact_network_stays_cut(cell: str) -> None:
+    """A compact network may be cut once more; its zeros stand for removed neurons then, not for weights to fill."""
+    small = gw.compress(sparse(cell=cell))
+    budget = gw.Budget(gw.GroupLasso(small, group=0.01), neurons=5, steps=1)
+    budget.step()
+    before, refit = gw.compress(small), gw.Refit(small, hold="structure")
+    trained(small, refit, lambda ps: torch.optim.SGD(ps, lr=0.1), updates=2, clip=9.0)
+    after = gw.compress(small)
+    assert budget.found == sum(gw.measure(small).neurons.values()) == 5
+    assert [p.shape for p in after.parameters()] == [p.shape for p in before.parameters()]
+    assert all(p.all() for name, p in after.named_parameters() if "weight" in name)
+
+
 def test_a_shared_matrix_fills_where_both_layers_let_it() -> None:
     """A word without a vector stays without one, though the softmax reads and writes its row."""
     torch.manual_seed(0)
