@@ -166,9 +166,16 @@ def _check_budget(recipe: Recipe) -> None:
     budget, wanted = recipe.budget, recipe.budget.wanted()
     if len(wanted) > 1:
         raise RecipeError(f"[budget] has {' and '.join(wanted)}; keep one of them.")
-    if not wanted or recipe.start.run is not None:
+    if not wanted:
         return
     ((kind, value),) = wanted.items()
+    if kind in ("weights", "bytes") and recipe.refit.epochs and recipe.refit.hold == "structure":
+        raise RecipeError(
+            f"budget.{kind} = {value}, refit.hold = 'structure': zeros between what is kept would fill again, and "
+            "the network would outgrow its budget. Set refit.hold = 'weights', or use budget.gates or neurons."
+        )
+    if recipe.start.run is not None:
+        return
     if recipe.sparsify.method == "none":
         raise RecipeError(
             f"budget.{kind} = {value}, sparsify.method = 'none': nothing would go. Name a sparsify.method, or train "

@@ -30,6 +30,8 @@ OTHERS = [
     "ptb-word-small-prune-wgn-best",
     "ptb-word-large-prune-wn-best",
     "ptb-word-large-prune-wgn-best",
+    "ptb-word-small-prune-wgn-budget",
+    "ptb-word-large-prune-wn-budget",
     "ptb-word-large-prune-wgn-budget",
     "ptb-word-small-prune-wgn-refit",
     "ptb-word-small-dense",
@@ -312,6 +314,16 @@ def test_a_base_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
         {"neurons": [1]},
     )
     assert parse(tomllib.loads(recipe.dump(got))) == got
+
+
+@pytest.mark.parametrize("start", ["", "start.run=somewhere"])
+@pytest.mark.parametrize("kind", ["weights", "bytes"])
+def test_a_refit_that_fills_zeros_is_refused_where_the_budget_counts_them(kind: str, start: str) -> None:
+    """The budget would be met by [train] and broken by [refit], in silence; of gates and neurons none comes back."""
+    changes = ["refit.hold=structure", *filter(None, [start])]
+    with pytest.raises(RecipeError, match=f"budget.{kind} = 90000, refit.hold = 'structure': zeros"):
+        recipe.load("g2p-prune-wgn", [*changes, f"budget.{kind}=90_000"])
+    assert recipe.load("g2p-prune-wgn", [*changes, "budget.gates=90"]).refit.hold == "structure"
 
 
 def test_another_budget_takes_the_place_of_the_recipes(tmp_path: Path) -> None:
