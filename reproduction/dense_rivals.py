@@ -1,6 +1,8 @@
-"""Pruned and refitted networks against dense ones of as many neurons: test perplexity against live gates.
+"""Pruned networks against dense ones: test perplexity against live gates.
 
-The numbers are those of the table in docs/reproduction.md, "Against smaller dense networks", first seeds.
+Three curves: dense networks; gates and neurons pruned by lambda and refitted; pruned to a budget of gates. The first
+two are the table in docs/reproduction.md, "Against smaller dense networks", first seeds; the third is
+reproduction/choice_word_budgets.json, means over seeds.
 
     python reproduction/dense_rivals.py --plot docs/dense_rivals.png
 """
@@ -8,8 +10,9 @@ The numbers are those of the table in docs/reproduction.md, "Against smaller den
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,52 +21,62 @@ from matplotlib.figure import Figure
 from gatewise.analyse.figures import save
 from gatewise.analyse.figures.style import FAINT, SERIES, blank, legend, plain
 
-PAGE = Path(__file__).parent.parent / "docs" / "reproduction.md"
+HERE = Path(__file__).parent
+PAGE, BUDGETS = HERE.parent / "docs" / "reproduction.md", HERE / "choice_word_budgets.json"
 
 
-class Rival(NamedTuple):
-    """A pruned network and the dense one of as many neurons."""
-
-    neurons: int
-    gates: int
+class Network(NamedTuple):
+    neurons: float  # as a mean over seeds, it may be no whole number
+    gates: float
     perplexity: float
-    dense_gates: int
-    dense_perplexity: float
 
 
-def rivals(page: str) -> list[Rival]:
-    """Lines of the table that have a dense network: the first seed of each size."""
+def of_page(page: str) -> tuple[list[Network], list[Network]]:
+    """The first seed of each size, refitted and dense, from lines of the table that have both."""
     table = page[page.index("| D, G, R |") :].split("\n\n")[0].replace(",", "").replace("*", "")
-    found = []
+    refitted, dense = [], []
     for line in table.splitlines()[2:]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[5]:
             tests = [float(re.split(r" - ", cells[k])[1]) for k in (4, 8)]
-            found.append(Rival(int(cells[2]), int(cells[3]), tests[0], int(cells[6]), tests[1]))
-    return found
+            refitted.append(Network(int(cells[2]), int(cells[3]), tests[0]))
+            dense.append(Network(sum(map(int, cells[5].split("-"))), int(cells[6]), tests[1]))
+    return refitted, dense
 
 
-def draw(points: Sequence[Rival]) -> Figure:
-    """Two curves over live gates; a thin line joins networks of as many neurons."""
-    figure = blank(7.2, 3.7)
+def of_budgets(stored: str) -> list[Network]:
+    """Each budget of gates, the smallest first."""
+    seeds = defaultdict(list)
+    for trial in json.loads(stored)["trials"]:
+        gates = sum(trial["live_gates"])
+        seeds[gates].append(Network(sum(trial["neurons"]), gates, trial["test_ppl"]))
+    return [
+        Network(*(sum(values) / len(values) for values in zip(*networks)))
+        for _, networks in sorted(seeds.items())
+    ]
+
+
+def draw(budgets: list[Network], refitted: list[Network], dense: list[Network]) -> Figure:
+    """Three curves over live gates, with their neurons beside the points."""
+    figure = blank(7.2, 3.9)
     axes = figure.subplots()
-    for p in points:
-        axes.plot([p.gates, p.dense_gates], [p.perplexity, p.dense_perplexity], color=FAINT, lw=0.8, ls=":")
-        axes.annotate(
-            f"{p.neurons} neurons", (p.gates, p.perplexity), (-6, -5), textcoords="offset points", ha="right",
-            va="top", size=7.5, color=FAINT,
-        )  # fmt: skip
-    axes.plot(
-        [p.dense_gates for p in points], [p.dense_perplexity for p in points], "s-", color=SERIES[1], ms=5,
-        label="smaller dense network, as many neurons",
-    )  # fmt: skip
-    axes.plot(
-        [p.gates for p in points], [p.perplexity for p in points], "o-", color=SERIES[0], ms=5,
-        label="gates and neurons pruned, then refitted",
-    )  # fmt: skip
-    plain(axes, "Word PTB, 2 x 200 LSTM: lower and further left is better", "live gates", "test perplexity")
-    axes.set_xlim(100, 1450)
-    axes.set_ylim(85, 121)
+    curves = (
+        (dense, "s-", SERIES[1], "smaller dense network", (6, 3), "left"),
+        (refitted, "^-", SERIES[2], "pruned by lambda, then refitted", (5, 2), "left"),
+        (budgets, "o-", SERIES[0], "pruned to a budget of gates", (-6, -5), "right"),
+    )
+    for networks, mark, color, label, shift, side in curves:
+        gates, perplexity = [n.gates for n in networks], [n.perplexity for n in networks]
+        axes.plot(gates, perplexity, mark, color=color, ms=5, label=label)
+        for n in networks:
+            axes.annotate(
+                f"{n.neurons:.0f}", (n.gates, n.perplexity), shift, textcoords="offset points", ha=side,
+                va="bottom" if side == "left" else "top", size=7.5, color=FAINT,
+            )  # fmt: skip
+    title = "Word PTB, 2 x 200 LSTM, 40 epochs: lower and further left is better"
+    plain(axes, title, "live gates (small numbers: neurons)", "test perplexity")
+    axes.set_xlim(200, 1480)
+    axes.set_ylim(84, 122)
     legend(axes)
     figure.tight_layout()
     return figure
@@ -72,7 +85,8 @@ def draw(points: Sequence[Rival]) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--plot", type=Path, required=True)
-    save(draw(rivals(PAGE.read_text(encoding="utf-8"))), parser.parse_args().plot)
+    page, stored = PAGE.read_text(encoding="utf-8"), BUDGETS.read_text(encoding="utf-8")
+    save(draw(of_budgets(stored), *of_page(page)), parser.parse_args().plot)
 
 
 if __name__ == "__main__":
