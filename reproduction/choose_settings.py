@@ -7,8 +7,8 @@ three seeds. `start`: how the large word model gets through its first updates, f
 `large-wn`: the same to the end, and lambda. `imdb-vectors`, `agnews-vectors`: what pretrained vectors are worth to
 the dense network, those that are predicted included; `agnews-rows`: what half of the training rows are to it, and to
 one of 64 neurons. `word-updates`, `imdb-updates`: subgradient and proximal updates, SGD and Adam, each to the same
-budget and then refitted. A trial differs from its recipe in the keys that its name lists and is otherwise trained in
-full.
+budget and then refitted. `word-budgets`: five budgets of gates, the second with three seeds. A trial differs from its
+recipe in the keys that its name lists and is otherwise trained in full.
 Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
@@ -24,11 +24,13 @@ are done already are taken from their folders.
     python reproduction/choose_settings.py agnews-rows --json reproduction/choice_agnews_rows.json
     python reproduction/choose_settings.py word-updates --json reproduction/choice_word_updates.json
     python reproduction/choose_settings.py imdb-updates --json reproduction/choice_imdb_updates.json
+    python reproduction/choose_settings.py word-budgets --json reproduction/choice_word_budgets.json
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -50,11 +52,15 @@ RECIPE = {
     "agnews-rows": "agnews-original",
     "word-updates": "ptb-word-small-prune-wgn",
     "imdb-updates": "imdb-original",
+    "word-budgets": "ptb-word-small-prune-wgn-budget",
 }
 # Budgets end when the rate begins to fall; Adam's proximal lambdas are larger, since it moves by its rate.
 TO_560_GATES = "budget.gates=560 dropout=0.1 epochs=24 schedule=linear after=14 refit.epochs=16"
 TO_24_GATES = (
     "method=group-lasso budget.gates=24 keep=last test_every=0 schedule=linear after=18 refit.epochs=10"
+)
+TO_640_NEURONS = (
+    "decay=0.2 clip=10 warm_up=600 shrink_every=2 budget.neurons=640 budget.begin=0.1 budget.end=0.33"
 )
 TRIALS = {
     "bayes": [
@@ -92,14 +98,20 @@ TRIALS = {
         *("clip=5 warm_up=0", "clip=10 warm_up=600", "group=0.0016 clip=10 warm_up=600"),
         "group=0.0018 decay=0.2 clip=10 warm_up=600",  # the rate falls as it does for W+N
         "group=0.0019 decay=0.2 clip=10 warm_up=600 shrink_every=2",
-        "group=0.0014 decay=0.2 clip=10 warm_up=600 shrink_every=2 budget.neurons=640 budget.begin=0.1 "
-        "budget.end=0.33 epochs=49 after=16",
+        f"group=0.0014 {TO_640_NEURONS} epochs=49 after=16",
+        f"group=0.0015 l1=0.000018 {TO_640_NEURONS}",
+        f"group=0.0015 l1=0.000018 forget_bias=1 {TO_640_NEURONS}",
+        f"group=0.0015 l1=0.00002 {TO_640_NEURONS} epochs=58",
     ],
     "large-wn": [
         f"group={group} clip={clip} warm_up={updates}"
         for group, clip, updates in ((0.0015, 5, 0), (0.0015, 10, 600), (0.00245, 10, 600), (0.003, 10, 600))
     ]
-    + ["group=0.0032 clip=10 warm_up=600 shrink_every=2"],
+    + [
+        "group=0.0032 clip=10 warm_up=600 shrink_every=2",
+        "group=0.003 l1=0.0000115 clip=10 warm_up=600 shrink_every=2 budget.neurons=712 budget.begin=0.1 "
+        "budget.end=0.33",
+    ],
     "imdb-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
     "agnews-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
     # What is not validation trains: all rows but the usual twentieth, and half as many.
@@ -126,12 +138,22 @@ TRIALS = {
             "adam update=proximal lr=0.001 group=1 l1=0.01 refit.lr=0.0005",
         )
     ],
+    "word-budgets": [
+        "budget.gates=310 dropout=0.1",
+        *(f"budget.gates=560 dropout=0.1{seed}" for seed in ("", " seed=1", " seed=2")),
+        "budget.gates=800 dropout=0.15",
+        "budget.gates=980 dropout=0.2",
+        "budget.gates=1190 dropout=0.2",
+    ],
 }
 
 
-def folder(trial: str) -> str:
-    """batch32-steps35-...: a name for the run's folder; of a path, its parts."""
-    return trial.replace("=", "").replace(" ", "-").replace("/", ".")
+def folder(trial: str, longest: int = 200) -> str:
+    """batch32-steps35-...: a name for the run's folder; of a path, its parts; of a long one, the end as a digest."""
+    name = trial.replace("=", "").replace(" ", "-").replace("/", ".")
+    if len(name) <= longest:
+        return name
+    return f"{name[: longest - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def summary(trial: str, result: dict[str, Any]) -> dict[str, Any]:

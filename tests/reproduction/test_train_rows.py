@@ -15,6 +15,11 @@ def test_an_argument_is_a_recipe_its_changes_and_a_share() -> None:
     assert run.name == "imdb-bayes-wgn-seed1-train.epochs3"
     assert parsed("imdb-bayes-wgn").share == 1
     assert parsed("g2p-original teacher.run=runs/a").name == "g2p-original-teacher.runruns.a"  # one folder
+    one, other = (
+        parsed("g2p-original " + " ".join(f"teacher.run={'x' * n}" for n in (300, m))) for m in (1, 2)
+    )
+    assert one.name != other.name
+    assert len(one.name) == 200  # file systems refuse longer ones
 
 
 @pytest.mark.parametrize("wrong", ["", "imdb seed", "imdb share=0", "imdb share=1.5", "imdb share=half"])
