@@ -2,7 +2,7 @@
 
     NAME.h, NAME.c       the model: constant arrays and calls into the kernels; state and scratch in one struct
     NAME.bin             the arrays, in place of constants, above a size
-    gw.h gw.c products.h panels.h slices.h vector.h vfp.h words.c pool.h norm.h
+    gw.h gw.c products.h panels.h slices.h vector.h functions.h cubics.h vfp.h words.c pool.h norm.h
                          the kernels, byte for byte those of the engine
     main.c check.c golden.h Makefile    an example, and `make check` against golden vectors
     README.md gatewise.json     sizes and errors, to read and to parse
@@ -42,6 +42,8 @@ KERNELS = (
     "panels.h",
     "slices.h",
     "vector.h",
+    "functions.h",
+    "cubics.h",
     "vfp.h",
     "words.c",
     "pool.h",

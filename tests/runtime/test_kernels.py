@@ -268,7 +268,7 @@ def test_chain_of_levels_and_head(final, isa):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("function", ["sigmoid", "hard_sigmoid", "tanh", "exp"])
 def test_functions_keep_their_error_bound(function, isa):
-    """The bounds that vector.h states, on a fine grid, at the ends of the float range, and for NaN."""
+    """The bounds that functions.h states, on a fine grid, at the ends of the float range, and for NaN."""
     ends = [0.0, -0.0, 1e-40, -1e-40, 1e-10, 3e38, -3e38, np.inf, -np.inf]
     x = np.concatenate([ends, np.linspace(-95, 95, 400_001), np.geomspace(1e-8, 20, 100_001)]).astype(
         np.float32

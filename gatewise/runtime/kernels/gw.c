@@ -2,6 +2,7 @@
 
 #include "gw.h"
 
+#include "functions.h"
 #include "products.h"
 #ifdef GW_ISA
 #include "joined.h"
@@ -11,8 +12,13 @@
  * full tiles, few enough for the projections to stay in the second-level cache. */
 enum { CHUNK_ROWS = 96 };
 /* Neurons up to which gates are activated where they are read: a pass of its own would wait for its own stores. More
- * neurons have more vectors of them than rows that are live, and without AVX-512 rows are spread in memory alone. */
+ * neurons have more vectors of them than rows that are live, and without AVX-512 rows are spread in memory alone. The
+ * table of functions.h spares a Cortex-M what a loop over one function is for: constants in registers. */
+#ifdef GW_CUBICS
+enum { AT_ONCE = INT32_MAX };
+#else
 enum { AT_ONCE = GW_LANES == 16 ? 32 : 0 };
+#endif
 
 void gw_product(const gw_matrix *w, const float *bias, int32_t m, const float *x, ptrdiff_t ldx, float *y,
                 ptrdiff_t ldy, float *scratch) {

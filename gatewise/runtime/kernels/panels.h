@@ -271,18 +271,16 @@ static void dense_product(const gw_matrix *w, const float *bias, int32_t m, cons
         const int32_t width = w->rows - top < GW_PANEL ? w->rows - top : GW_PANEL;
         const float *panel = w->values + (ptrdiff_t)top * w->cols;
         const ptrdiff_t stride = top + GW_PANEL < w->rows ? GW_PANEL : w->last;
-        for (int32_t lane = 0; lane < width;) {
-            const int32_t left = width - lane;
+        int32_t lane = 0;
 #ifdef GW_VFP
-            if (left >= VFP_ROWS) {
-                for (int32_t r = 0; r < m; r++) {
-                    float *const to = y + r * ldy + top + lane;
-                    vfp_rows(panel + lane, stride, w->cols, x + r * ldx, bias ? bias + top + lane : to, to);
-                }
-                lane += VFP_ROWS;
-                continue;
-            }
+        for (int32_t r = 0; width >= VFP_ROWS && r < m; r++) {
+            float *const to = y + r * ldy + top;
+            vfp_rows(width / VFP_ROWS, panel, stride, w->cols, x + r * ldx, bias ? bias + top : to, to);
+        }
+        lane = width / VFP_ROWS * VFP_ROWS;
 #endif
+        while (lane < width) {
+            const int32_t left = width - lane;
             const int nv = tile_vectors((left + GW_LANES - 1) / GW_LANES);
             const int32_t covered = left < nv * GW_LANES ? left : nv * GW_LANES;
             for (int32_t q = 0, r = 0; q < tiles; q++) { /* tiles of equal height, not full ones and a rest */
