@@ -53,11 +53,11 @@ class LassoHandle:
     @torch.no_grad()
     def listen(self) -> None:
         """heard += (sum of w dL/dw over the weights of a unit)^2: what the loss changes without it, to first order"""
-        changes = []
-        for name, p in self.parameters().items():
-            if p.grad is None:
-                raise ValueError(f"{name} has no gradient: call listen() after loss.backward().")
-            changes.append(p * p.grad)
+        parameters = self.parameters()
+        if all(p.grad is None for p in parameters.values()):
+            raise ValueError(f"{min(parameters)} has no gradient: call listen() after loss.backward().")
+        # A layer of which nothing is left takes no part in the loss, and gets no gradient.
+        changes = [torch.zeros_like(p) if p.grad is None else p * p.grad for p in parameters.values()]
         plan = self.sparsifier.plan.on(changes[0].device, changes[0].dtype)
         found = plan.summed([c.sum(1) for c in changes], [c.sum(0) for c in changes]).square()
         self.heard = found if self.heard is None else self.heard + found

@@ -127,12 +127,9 @@ class Budget:
 
     def bytes_of(self, masks: Masks, kept: Kept) -> int:
         """If of the steered layers only these were left."""
-        recurrent = dict(masks.recurrent)
+        recurrent, kept = dict(masks.recurrent), self.closed(kept)
         layers = self.handle.units.by_layer(kept.gates.cpu(), kept.neurons.cpu())
         for name, (gates, neurons) in layers.items():
-            for hand in self.graph.handed:  # who starts a neuron that stays, stays
-                if hand.source == name and hand.target in layers:
-                    neurons = neurons | layers[hand.target][1]
             own = recurrent[name]
             recurrent[name] = replace(own, gate=own.gate & gates, neuron=own.neuron & neurons)
         masks = replace(masks, recurrent=recurrent)
@@ -228,8 +225,6 @@ class Budget:
 
     def choice(self, gates: Tensor, neurons: Tensor) -> Kept:
         """What may stay in the end: the strongest, as many as fit."""
-        if self.kind == ("neurons" if self.by_neuron else "gates"):
-            return self.top(gates, neurons, self.target)
         masks = find_masks(self.model) if self.kind == "bytes" else None
         fits, breaks = 1, len(neurons if self.by_neuron else gates) + 1
         while breaks - fits > 1:
@@ -241,17 +236,32 @@ class Budget:
         return found
 
     def size(self, masks: Masks | None, kept: Kept) -> int:
-        """Bytes, where masks are given; else gates."""
-        return int(kept.gates.sum()) if masks is None else self.bytes_of(masks, kept)
+        """Bytes, where masks are given; else gates or neurons."""
+        if masks is not None:
+            return self.bytes_of(masks, kept)
+        return int((kept.neurons if self.kind == "neurons" else kept.gates).sum())
 
     def top(self, gates: Tensor, neurons: Tensor, n: int) -> Kept:
         """The n strongest gates with their neurons, or neurons with all their gates."""
         units = self.handle.units
         if self.by_neuron:
             widths = [layer.width for layer in units.layers]
-            return units.of_neurons(strongest_of_layers(neurons, n, widths, SHARE))
+            return self.closed(units.of_neurons(strongest_of_layers(neurons, n, widths, SHARE)))
         sizes = [layer.gates * layer.width for layer in units.layers]
-        return units.of_gates(strongest_of_layers(gates, n, sizes, SHARE))
+        return self.closed(units.of_gates(strongest_of_layers(gates, n, sizes, SHARE)))
+
+    def closed(self, kept: Kept) -> Kept:
+        """With the neurons that start one that stays: an encoder's, whose last states a decoder takes as they are."""
+        layers = {
+            name: own for name, (_, own) in self.handle.units.by_layer(kept.gates, kept.neurons).items()
+        }
+        hands = [hand for hand in self.graph.handed if {hand.source, hand.target} <= layers.keys()]
+        if not hands:
+            return kept
+        for hand in hands * len(hands):  # a state may be handed on
+            layers[hand.source] = layers[hand.source] | layers[hand.target]
+        neurons = torch.cat(list(layers.values()))
+        return self.handle.units.of_neurons(neurons) if self.by_neuron else Kept(kept.gates, neurons)
 
     def around(self, gates: Tensor, neurons: Tensor, final: Kept) -> Kept:
         """What may stay for now."""
@@ -304,7 +314,10 @@ class Budget:
         if (1 - BAND) * self.reach <= self.found <= self.target:
             return
         if self.found > self.target:
-            why = "The layers have weights that nobody steers, or step() was not the last thing that changed them."
+            why = (
+                "The layers have weights that nobody steers, or neurons that start those of another layer, or step() "
+                "was not the last thing that changed them."
+            )
         else:
             why = "More went than had to: lower the penalty, let it begin later (warm_up=), or train longer."
         warnings.warn(

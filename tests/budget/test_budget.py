@@ -345,7 +345,20 @@ class Handed(nn.Module):
         return self.fc(self.decoder(y, self.encoder(x)[1])[0])
 
 
-@pytest.mark.parametrize("wanted", [{"bytes": 0.6}, {"gates": 12}, {"weights": 0.4}])
+@pytest.mark.parametrize("neurons", [2, 5, 9, 13, 15])
+@pytest.mark.parametrize("levels", ["W+N", "W+G+N"])
+def test_neurons_that_start_others_are_counted_with_them(levels: str, neurons: int) -> None:
+    """Where a decoder starts from its encoder's state, its neuron j keeps the encoder's: forgotten, too many stayed."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = Handed()
+        budget = gw.Budget(gw.GroupLasso(model, levels, l1=1.0, group=1.0), neurons=neurons, steps=1)
+        budget.step()
+        assert budget.found == sum(gw.measure(model).neurons.values())
+        assert neurons - 1 <= budget.found <= neurons
+
+
+@pytest.mark.parametrize("wanted", [{"bytes": 0.6}, {"gates": 12}, {"weights": 0.4}, {"neurons": 9}])
 def test_with_adam_what_has_gone_stays_away_between_two_looks(wanted: dict[str, Any]) -> None:
     """Adam moves a zero by its whole rate: put back at looks alone, the network would never learn to do without."""
     torch.manual_seed(0)

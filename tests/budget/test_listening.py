@@ -98,6 +98,20 @@ def test_those_go_that_the_loss_misses_least() -> None:
     assert by_norm.found == 1
 
 
+def test_a_layer_of_which_nothing_is_left_is_silent() -> None:
+    """It takes no part in the loss, so it has no gradient; the others are heard as if it were not there."""
+    torch.manual_seed(0)
+    model = Speaker("GRU", 2, False)
+    with torch.no_grad():
+        for matrix in (model.rnn.weight_ih_l1, model.rnn.weight_hh_l0):
+            matrix.zero_()
+    small = gw.compress(model)
+    assert gw.measure(small).neurons["rnn.l0"] == 0
+    _, budget = heard(small, neurons=2)
+    budget.step()
+    assert budget.found == 2
+
+
 def test_what_cannot_be_heard() -> None:
     """One sentence each."""
     model = Speaker("GRU", 1, False).float()
