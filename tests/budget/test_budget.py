@@ -348,7 +348,7 @@ class Handed(nn.Module):
 @pytest.mark.parametrize("neurons", [2, 5, 9, 13, 15])
 @pytest.mark.parametrize("levels", ["W+N", "W+G+N"])
 def test_neurons_that_start_others_are_counted_with_them(levels: str, neurons: int) -> None:
-    """Where a decoder starts from its encoder's state, its neuron j keeps the encoder's: forgotten, too many stayed."""
+    """Where a decoder starts from its encoder's state, neuron j keeps the encoder's: forgotten, too many stayed."""
     for seed in range(5):
         torch.manual_seed(seed)
         model = Handed()
