@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatewise.budget.asked import PRECISIONS, absolute, checked_steps, the_one
 from gatewise.budget.bayes import VariationalHandle
 from gatewise.budget.lasso import LassoHandle
 from gatewise.budget.units import Kept, strongest, strongest_of_layers
@@ -28,8 +29,6 @@ HARD = 0.25  # share of weak ones among those that are to stay at which the pena
 GONE = 0.02  # mean strength of units that have to go at which they are no longer pushed harder
 BAND = 0.05  # how far below the budget a network may end
 SHARE = 0.5  # of an even share: what every layer keeps at least
-PRECISIONS = ("float32", "int8")
-KINDS = ("gates", "neurons", "weights", "bytes")
 
 
 class Budget:
@@ -373,39 +372,6 @@ class Budget:
     def __str__(self) -> str:
         now = self.count() if self.found is None else self.found
         return f"{self.kind}: {now:,} of {self.all:,}, budget {self.target:,}; step {self.calls:,} of {self.steps:,}"
-
-
-def the_one(wanted: Mapping[str, float | None]) -> tuple[str, float]:
-    given = {kind: value for kind, value in wanted.items() if value is not None}
-    if len(given) != 1:
-        raise ValueError(f"Give one of {', '.join(KINDS)}, not {' and '.join(given) or 'none'}.")
-    ((kind, value),) = given.items()
-    return kind, value
-
-
-def absolute(kind: str, asked: float, whole: int) -> int:
-    """A whole number as it is, a part of what there is rounded down."""
-    if isinstance(asked, bool) or not isinstance(asked, int | float):
-        raise ValueError(f"{kind}={asked!r} must be a number, or a part of all as 0.25.")
-    if isinstance(asked, float):
-        if not 0 < asked <= 1:
-            raise ValueError(
-                f"{kind}={asked} is a part of all, so it must be in (0, 1]; a number of {kind} is an int."
-            )
-        target = int(asked * whole + 1e-9)
-    else:
-        target = asked
-    if not 1 <= target <= whole:
-        raise ValueError(
-            f"{kind}={asked!r}: the network has {whole:,}; the budget must be 1 to that, it is {target:,}."
-        )
-    return target
-
-
-def checked_steps(steps: int) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps={steps!r} must be how often step() will be called, at least 1.")
-    return steps
 
 
 def handle_of(sparsifier: GroupLasso | Variational) -> LassoHandle | VariationalHandle:
