@@ -30,6 +30,7 @@ from gatewise.wording import counted
 
 CALLS, WARM, ROUNDS = 20, 5, 5  # calls of a block, calls before it that do not count, blocks at least
 BLOCK_SECONDS = 0.05  # a block of slow calls has fewer of them
+LOOP_SECONDS = 0.0005  # a loop in C has more calls, if that many fit: entering it takes as long as ten of the shortest
 DENSE_TORCH = "torch dense"
 DENSE = {"LSTM": LSTM, "GRU": GRU}
 TORCH = {"LSTM": nn.LSTM, "GRU": nn.GRU}
@@ -43,14 +44,16 @@ def take_turns(
     """Seconds a call in each warm block of 20 calls.
 
     Contenders take turns, so that a slow moment of the machine falls on all of them: k-th entries belong together.
-    One that has a method repeat(n) makes n calls by itself.
+    One that has a method repeat(n) makes n calls by itself, in longer blocks if they are short.
     """
     blocks: dict[str, int] = {}
     for name, call in contenders.items():
         call()
         start = clock()
         call()
-        blocks[name] = max(1, min(CALLS, int(BLOCK_SECONDS / max(clock() - start, 1e-9))))
+        once = max(clock() - start, 1e-6)
+        calls = max(CALLS, int(LOOP_SECONDS / once)) if hasattr(call, "repeat") else CALLS
+        blocks[name] = max(1, min(calls, int(BLOCK_SECONDS / once)))
     times: dict[str, list[float]] = {name: [] for name in contenders}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or any(len(found) <= ROUNDS for found in times.values()):

@@ -261,6 +261,7 @@ static void add(ptrdiff_t n, const float *x, float *y) {
 }
 
 static int32_t chunk_steps(int32_t steps, int32_t batch) {
+    if (steps == 1) return 1;
     const int32_t most = batch >= CHUNK_ROWS ? 1 : CHUNK_ROWS / (batch > 0 ? batch : 1);
     return steps < most ? steps : most;
 }

@@ -82,7 +82,12 @@ static size_t shared_scratch(const gw_network *net, const gw_call *call) {
 
 static int32_t largest_part(const gw_call *call) {
     const int parts = n_parts(call);
-    return (call->size + parts - 1) / parts;
+    return parts > 1 ? (call->size + parts - 1) / parts : call->size;
+}
+
+/* The sequence that a part begins with. A step of a few neurons takes as long as some divisions. */
+static int32_t first_of(const gw_call *call, int parts, int part) {
+    return parts > 1 ? (int32_t)((int64_t)call->size * part / parts) : part * call->size;
 }
 
 size_t gw_network_scratch(const gw_network *net, const gw_call *call) {
@@ -187,8 +192,7 @@ static void run_part(void *context, int part) {
     const shared_work *work = context;
     const gw_network *net = work->net;
     const gw_call *call = work->call;
-    const int32_t begin = (int32_t)((int64_t)call->size * part / work->parts);
-    const int32_t n = (int32_t)((int64_t)call->size * (part + 1) / work->parts) - begin;
+    const int32_t begin = first_of(call, work->parts, part), n = first_of(call, work->parts, part + 1) - begin;
     const size_t hidden = hidden_floats(net, call->steps, largest_part(call));
     float *const buffers = work->scratch + (size_t)part * work->part_scratch;
     int32_t *const order = (int32_t *)(buffers + 2 * hidden), *const sorted = order + n;
