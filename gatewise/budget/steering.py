@@ -136,7 +136,6 @@ class Budget:
 
     def refuse_impossible(self) -> None:
         """What cannot be met whatever goes, with the number that can."""
-        units = self.handle.units
         if self.kind == "weights":
             reached = self.handle.weight_scores()
             least = sum(
@@ -144,15 +143,24 @@ class Budget:
             )
             rest = "of layers that the sparsifier does not reach (l1_layers=, layers=)"
         elif self.kind == "bytes":
-            one = units.of_gates(strongest(torch.ones(units.n_gates), 1))
-            least = self.bytes_of(find_masks(self.model), one)
-            rest = "with one gate left: embeddings, output layers and biases"
+            least = self.bytes_of(find_masks(self.model), self.least())
+            one = "neuron" if self.by_neuron else "gate"
+            rest = f"with one {one} left of every layer: embeddings, output layers and biases"
         else:
             return
         if self.target <= least:
             raise ValueError(
                 f"{self.kind}={self.target:,} cannot be met: {least:,} stay, {rest}. Ask for more than that."
             )
+
+    def least(self) -> Kept:
+        """One neuron or gate of every layer. Of a Variational, one in all: what it reads may vanish, too."""
+        units = self.handle.units
+        sizes = [layer.width * (1 if self.by_neuron else layer.gates) for layer in units.layers]
+        if isinstance(self.handle, VariationalHandle):
+            sizes = [sum(sizes)]
+        firsts = torch.cat([strongest(torch.ones(size), 1) for size in sizes])
+        return self.closed(units.of_neurons(firsts) if self.by_neuron else units.of_gates(firsts))
 
     def listen(self) -> None:
         """Weigh units by what the loss would miss: (sum of w dL/dw over their weights)^2, added up over batches

@@ -232,7 +232,7 @@ def test_units_in_a_row() -> None:
     ({"gates": 0.001}, r"it is 0"),
     ({"gates": "many"}, "must be a number"),
     ({"weights": 40}, r"weights=40 cannot be met: 64 stay, of layers that the sparsifier does not reach"),
-    ({"bytes": 30}, r"bytes=30 cannot be met: \d+ stay, with one gate left"),
+    ({"bytes": 30}, r"bytes=30 cannot be met: [\d,]+ stay, with one gate left of every layer"),
     ({"gates": 9, "steps": 0}, r"steps=0 must be how often"),
     ({"gates": 9, "begin": 0.7}, r"begin=0\.7, end=0\.6 are parts of the training"),
     ({"bytes": 9, "precision": "int4"}, "precision='int4' is not one of float32, int8"),
@@ -356,6 +356,18 @@ def test_neurons_that_start_others_are_counted_with_them(levels: str, neurons: i
         budget.step()
         assert budget.found == sum(gw.measure(model).neurons.values())
         assert neurons - 1 <= budget.found <= neurons
+
+
+@pytest.mark.parametrize(("levels", "stay"), [("W+N", "neuron"), ("W+G+N", "gate")])
+def test_bytes_that_cannot_be_met_are_refused_before_the_training(levels: str, stay: str) -> None:
+    """A decoder's last gate keeps a neuron of its encoder: that much stays, and one byte more is met."""
+    lasso = gw.GroupLasso(Handed(), levels, l1=1.0, group=1.0)
+    with pytest.raises(ValueError, match=f"with one {stay} left of every layer") as refused:
+        gw.Budget(lasso, bytes=1, steps=1)
+    least = int(str(refused.value).split("met: ")[1].split(" stay")[0].replace(",", ""))
+    budget = gw.Budget(lasso, bytes=least + 1, steps=1)
+    budget.step()
+    assert budget.found <= least + 1
 
 
 @pytest.mark.parametrize("wanted", [{"bytes": 0.6}, {"gates": 12}, {"weights": 0.4}, {"neurons": 9}])
