@@ -30,7 +30,7 @@ from gatewise.wording import counted
 
 CALLS, WARM, ROUNDS = 20, 5, 5  # calls of a block, calls before it that do not count, blocks at least
 BLOCK_SECONDS = 0.05  # a block of slow calls has fewer of them
-LOOP_SECONDS = 0.0005  # a loop in C has more calls, if that many fit: entering it takes as long as ten of the shortest
+LOOP_SECONDS = 0.0005  # a loop in C has more calls: entering it takes as long as ten of the shortest
 DENSE_TORCH = "torch dense"
 DENSE = {"LSTM": LSTM, "GRU": GRU}
 TORCH = {"LSTM": nn.LSTM, "GRU": nn.GRU}
