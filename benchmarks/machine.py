@@ -17,11 +17,16 @@ HERE = Path(__file__).parent
 KERNELS = HERE.parent / "gatewise" / "runtime" / "kernels"
 
 
+def march() -> str:
+    """Flags for this processor, or for AVX2 alone where our kernels are kept to that."""
+    return "-march=x86-64-v3 -mtune=native" if os.environ.get("GATEWISE_ISA") == "avx2" else "-march=native"
+
+
 def roofline() -> dict[str, float]:
     """Peak GFLOP/s and GB/s from each cache, measured by benchmarks/kernels.c; empty without a C compiler."""
     with tempfile.TemporaryDirectory() as folder:
         program = f"{folder}/kernels"
-        flags = "-std=c99 -O3 -march=native -ffp-contract=fast".split()
+        flags = f"-std=c99 -O3 {march()} -ffp-contract=fast".split()
         sources = [str(HERE / "kernels.c"), str(KERNELS / "gw.c"), str(KERNELS / "words.c")]
         try:
             subprocess.run(["cc", *flags, f"-I{KERNELS}", *sources, "-o", program], check=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
+from machine import march
 
 Call = Callable[[], Any]
 
@@ -228,10 +228,6 @@ class Emx(Rival):
 
     def call(self, xs: Sequence[np.ndarray], carry: bool) -> Call:
         return EmxCall(self, xs, carry)
-
-
-def march() -> str:
-    return "-march=x86-64-v3 -mtune=native" if os.environ.get("GATEWISE_ISA") == "avx2" else "-march=native"
 
 
 class EmxCall:

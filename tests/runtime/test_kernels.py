@@ -86,6 +86,20 @@ def test_both_ways_through_the_weights_give_the_same_bits(cell, weights, steps, 
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_a_matrix_beyond_the_caches(isa):
+    """From 8 MB on a lone vector meets several panels at a time; rows are left over."""
+    case, rows = make_case(7, n_x=2, n_units=37), 57_001
+    rng = np.random.default_rng(0)
+    w, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((rows, 37), rows))
+    x = as_float(rng.normal(size=(1, 1, 2)))
+    state, answers = np.empty((1, 37), np.float32), np.empty((1, rows), np.float32)
+    for y, head in ((state, None), (answers, (arrange_matrix(w, "dense"), bias))):
+        net = bindings.Network([[case.arranged()]], 2, head=head, isa=isa)
+        net.run(x, net.zero_state(1), y, 1, 1, False, None, 1)
+    np.testing.assert_allclose(answers, state.astype(np.float64) @ w.T + bias, **TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("entries", [0, 1, 8, 9])
 def test_vectors_that_are_nearly_empty(cell, entries, isa):

@@ -18,6 +18,12 @@
 #define GW_UNROLL
 #endif
 
+#if defined(__GNUC__) && !defined(__clang__)
+#define GW_UNROLL_WIDE _Pragma("GCC unroll 16")
+#else
+#define GW_UNROLL_WIDE GW_UNROLL
+#endif
+
 /* Of columns: vectors of 32 bytes leave the decoder little room for counting. */
 #if GW_LANES == 8 && defined(__clang__)
 #define GW_UNROLL_COLUMNS _Pragma("clang loop unroll_count(4)")
@@ -217,21 +223,28 @@ static run_of_rows run_at(const gw_matrix *w, const float *bias, float *y, int32
 }
 
 #if GW_LANES >= 8
-/* A whole panel meets a lone vector of x; the compiler knows all distances. */
-static void whole_panel(const gw_matrix *w, const float *bias, const float *x, float *y, int32_t top) {
-    enum { VECTORS = GW_PANEL / GW_LANES };
+/* Whole panels that a lone vector of x meets at a time. Of weights that the caches hold it is one, and the next columns
+ * are asked for. More than NEAR of them come from memory, which is faster if nobody asks, and reads several panels at
+ * once better than one; their sums have to fit the registers. */
+enum { SEVERAL = GW_LANES == 16 ? 4 : 1, NEAR = 1 << 21 };
+
+/* n and ask are constants at every call: the compiler knows all distances but that between panels. */
+GW_INLINE void whole_panels(const int n, const int ask, const gw_matrix *w, const float *bias, const float *x, float *y,
+                            int32_t top) {
+    enum { PER = GW_PANEL / GW_LANES };
+    const ptrdiff_t apart = (ptrdiff_t)GW_PANEL * w->cols;
     const float *column = w->values + (ptrdiff_t)top * w->cols, *from = (bias ? bias : y) + top;
-    vf sum[VECTORS];
-    GW_UNROLL
-    for (int v = 0; v < VECTORS; v++) sum[v] = vf_load(from + v * GW_LANES);
+    vf sum[SEVERAL * PER];
+    GW_UNROLL_WIDE
+    for (int v = 0; v < n * PER; v++) sum[v] = vf_load(from + v * GW_LANES);
     for (int32_t j = 0; j < w->cols; j++, column += GW_PANEL) {
         const vf xj = vf_all(x[j]);
-        fetch_later(VECTORS, column);
-        GW_UNROLL
-        for (int v = 0; v < VECTORS; v++) sum[v] += xj * vf_load(column + v * GW_LANES);
+        if (ask) fetch_later(PER, column);
+        GW_UNROLL_WIDE
+        for (int v = 0; v < n * PER; v++) sum[v] += xj * vf_load(column + v / PER * apart + v % PER * GW_LANES);
     }
-    GW_UNROLL
-    for (int v = 0; v < VECTORS; v++) vf_store(y + top + v * GW_LANES, sum[v]);
+    GW_UNROLL_WIDE
+    for (int v = 0; v < n * PER; v++) vf_store(y + top + v * GW_LANES, sum[v]);
 }
 #endif
 
@@ -253,9 +266,16 @@ GW_INLINE void narrow_tiles(const gw_matrix *w, const float *bias, const float *
 GW_INLINE void dense_product_one(const gw_matrix *w, const float *bias, const float *x, float *y, panel_range part) {
     const int32_t from = part.from * GW_PANEL, end = part.to * GW_PANEL < w->rows ? part.to * GW_PANEL : w->rows;
 #if GW_LANES >= 8
-    const int32_t whole = (end - from) / GW_PANEL, rest = from + whole * GW_PANEL;
+    const int near = (int64_t)w->rows * w->cols <= NEAR;
+    const int32_t height = (near ? 1 : SEVERAL) * GW_PANEL, whole = (end - from) / height, rest = from + whole * height;
     if (part.backwards) narrow_tiles(w, bias, x, y, rest, end, 1);
-    for (int32_t p = 0; p < whole; p++) whole_panel(w, bias, x, y, from + (part.backwards ? whole - 1 - p : p) * GW_PANEL);
+    for (int32_t t = 0; t < whole; t++) {
+        const int32_t top = from + (part.backwards ? whole - 1 - t : t) * height;
+        if (near)
+            whole_panels(1, 1, w, bias, x, y, top);
+        else
+            whole_panels(SEVERAL, 0, w, bias, x, y, top);
+    }
     if (!part.backwards) narrow_tiles(w, bias, x, y, rest, end, 0);
 #else
     narrow_tiles(w, bias, x, y, from, end, part.backwards);
