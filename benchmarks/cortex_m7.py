@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cortex_board import BOARD, START
 from tiny_c import Tiny
 from torch import nn
 
@@ -31,28 +32,16 @@ FLAGS = (
     "-T board.ld --specs=rdimon.specs -w"
 ).split()
 QEMU = "qemu-system-arm -M mps2-an500 -nographic -icount shift=0 -semihosting-config enable=on,target=native".split()
-BOARD = """
-MEMORY { rom : ORIGIN = 0, LENGTH = 4M  ram : ORIGIN = 0x20000000, LENGTH = 4M }
-SECTIONS {
-    .text : { KEEP(*(.vectors)) *(.text* .rodata*) } > rom
-    .ARM.exidx : { *(.ARM.exidx*) } > rom
-    .data : { *(.data*) } > ram
-    .bss : { *(.bss* COMMON) end = .; } > ram
-}
-"""
 PROGRAM = """
 #include "model.h"
 #include <stdio.h>
-#include <stdlib.h>
 
-extern void initialise_monitor_handles(void);
 static model_state state;
 static float x[STEPS], y[MODEL_OUTPUTS];
 static volatile uint32_t *const systick = (volatile uint32_t *)0xe000e010; /* control, reload, value */
 
 int main(void) {
     uint32_t before, after;
-    initialise_monitor_handles();
     for (int t = 0; t < STEPS; t++) x[t] = (float)(t % 7) / 4 - 0.75f;
     model_reset(&state);
     for (int t = 0; t < COMPARED; t++) {
@@ -66,16 +55,8 @@ int main(void) {
     for (int t = 0; t < STEPS; t++) model_step(&state, x + t, y);
     after = systick[2];
     printf("ticks %lu\\n", (unsigned long)((before - after) & 0xffffff));
-    exit(0);
+    return 0;
 }
-
-void _init(void) {}
-void _fini(void) {}
-void start(void) {
-    *(volatile uint32_t *)0xe000ed88 |= 0xfu << 20; /* the floating-point unit on */
-    main();
-}
-__attribute__((section(".vectors"), used)) static const void *const vectors[2] = {(void *)0x20400000, (void *)start};
 """
 
 
@@ -84,8 +65,19 @@ def instructions(model: nn.Module, folder: Path, optimise: str) -> float:
     gw.export.to_c(model, folder, specialise=True)
     program = PROGRAM.replace("STEPS", str(STEPS)).replace("COMPARED", str(COMPARED))
     (folder / "board.ld").write_text(BOARD)
+    (folder / "start.c").write_text(START)
     (folder / "program.c").write_text(program)
-    command = ["arm-none-eabi-gcc", *FLAGS, optimise, "program.c", "model.c", "-o", "program.elf", "-lm"]
+    command = [
+        "arm-none-eabi-gcc",
+        *FLAGS,
+        optimise,
+        "start.c",
+        "program.c",
+        "model.c",
+        "-o",
+        "program.elf",
+        "-lm",
+    ]
     subprocess.run(command, cwd=folder, check=True)
     run = subprocess.run(
         [*QEMU, "-kernel", "program.elf"], cwd=folder, check=True, capture_output=True, text=True, timeout=120

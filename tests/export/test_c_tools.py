@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,32 +57,8 @@ def test_make_check_everywhere(way: str, name: str, tmp_path: Path) -> None:
     assert "passed" in run(*runner.split(), folder / "build" / "check", cwd=folder)
 
 
+BOARD = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "cortex_board.py"))
 CORTEX = {"cortex-m4": "-mfpu=fpv4-sp-d16", "cortex-m7": "-mfpu=fpv5-sp-d16"}  # an M7 runs both
-BOARD = """
-MEMORY { rom : ORIGIN = 0, LENGTH = 4M  ram : ORIGIN = 0x20000000, LENGTH = 4M }
-SECTIONS {
-    .text : { KEEP(*(.vectors)) *(.text* .rodata*) } > rom
-    .ARM.exidx : { *(.ARM.exidx*) } > rom
-    .data : { *(.data*) } > ram
-    .bss : { *(.bss* COMMON) end = .; } > ram
-}
-"""
-START = """
-#include <stdint.h>
-#include <stdlib.h>
-
-int main(void);
-void initialise_monitor_handles(void), _init(void), _fini(void), start(void);
-void _init(void) {}
-void _fini(void) {}
-void start(void) {
-    *(volatile uint32_t *)0xe000ed88 |= 0xfu << 20; /* the floating-point unit on */
-    initialise_monitor_handles();
-    exit(main());
-}
-__attribute__((section(".vectors"), used)) static void (*const vectors[2])(void) = {
-    (void (*)(void))0x20400000, start};
-"""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -94,8 +71,8 @@ def test_make_check_on_a_cortex_m(processor: str, name: str, tmp_path: Path) -> 
     make, weights = MODELS[name]
     (model, example), folder = make(), tmp_path / "m"
     gw.export.to_c(gw.compress(thinned(model)), folder, weights=weights, example=example)
-    (folder / "board.ld").write_text(BOARD)
-    (folder / "start.c").write_text(START)
+    (folder / "board.ld").write_text(BOARD["BOARD"])
+    (folder / "start.c").write_text(BOARD["START"])
     flags = f"-mcpu={processor} -mthumb -mfloat-abi=hard {CORTEX[processor]} -Os"
     linked = "-nostartfiles -T board.ld --specs=rdimon.specs start.c"
     run("make", "build/check", f"CC={ARM}", f"OPTIMIZE={flags} {linked}", cwd=folder)
