@@ -125,8 +125,8 @@ class Budget:
         return sum(n for name, n in getattr(counts, self.kind).items() if name in layers)
 
     def bytes_of(self, masks: Masks, kept: Kept) -> int:
-        """If of the steered layers only these were left."""
-        recurrent, kept = dict(masks.recurrent), self.closed(kept)
+        """If of the steered layers only these were left; they are closed()."""
+        recurrent = dict(masks.recurrent)
         layers = self.handle.units.by_layer(kept.gates.cpu(), kept.neurons.cpu())
         for name, (gates, neurons) in layers.items():
             own = recurrent[name]
@@ -233,12 +233,17 @@ class Budget:
     def choice(self, gates: Tensor, neurons: Tensor) -> Kept:
         """What may stay in the end: the strongest, as many as fit."""
         masks = find_masks(self.model) if self.kind == "bytes" else None
-        fits, breaks = 1, len(neurons if self.by_neuron else gates) + 1
-        while breaks - fits > 1:
-            middle = (fits + breaks) // 2
-            small = self.size(masks, self.top(gates, neurons, middle)) <= self.target
-            fits, breaks = (middle, breaks) if small else (fits, middle)
-        found = self.top(gates, neurons, fits)
+        # What the budget counts is never more than it; of other units all might fit.
+        counted = self.kind == ("neurons" if self.by_neuron else "gates")
+        most = self.target if counted else len(neurons if self.by_neuron else gates)
+        found = self.top(gates, neurons, most)
+        fits, breaks = 1, most
+        if self.size(masks, found) > self.target:
+            while breaks - fits > 1:
+                middle = (fits + breaks) // 2
+                small = self.size(masks, self.top(gates, neurons, middle)) <= self.target
+                fits, breaks = (middle, breaks) if small else (fits, middle)
+            found = self.top(gates, neurons, fits)
         self.reach = min(self.target, self.size(masks, found))
         return found
 

@@ -178,11 +178,7 @@ def held_at_zero(model: nn.Module, hold: str, structure: Structure) -> dict[str,
     held = {name: parameter.detach() == 0 for name, parameter in parameters.items()}
     if hold == "structure":
         fills = may_fill(model, structure)
-        held = {
-            name: zero & ~fills[id(parameters[name])].to(zero.device)
-            for name, zero in held.items()
-            if id(parameters[name]) in fills
-        }
+        held = {name: zero & ~fills[id(parameters[name])].to(zero.device) for name, zero in held.items()}
     return {name: zero for name, zero in held.items() if zero.any()}
 
 
