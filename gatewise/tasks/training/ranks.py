@@ -9,6 +9,7 @@ and cuts are functions of what all of them have. Noise is each rank's own. The f
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import signal
@@ -145,6 +146,9 @@ def joined() -> Iterator[Ranks]:
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ended)  # torchrun ends the others so
+    # Its functions have the group as a default, for good: imported after the group, as an optimiser does, they would
+    # keep gloo's threads alive, and one that lets go of a tensor while Python ends aborts the process.
+    importlib.import_module("torch.distributed.nn.functional")
     try:
         if begun:
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")

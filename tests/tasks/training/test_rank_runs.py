@@ -22,6 +22,7 @@ from gatewise.tasks.files import RunError
 from gatewise.tasks.training.trainer import train
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes in /proc")
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -113,21 +114,48 @@ def of_rank(rank: int, parent: int) -> int | None:
     return None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for a rank's process in /proc")
+def torchrun(*words: str) -> dict[str, Any]:
+    """What subprocess needs to run a program on two ranks of this machine."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    return {"args": line, "env": environment | QUIET, "text": True}
+
+
+def bayes_row(folder: Path, out: Path) -> str:
+    """A file with the recipe."""
+    task, more = RECIPES["bayes"]
+    source = out / "row.toml"
+    source.write_text(recipe.dump(tiny(task, folder, *more)))
+    return str(source)
+
+
+@on_linux
+def test_no_thread_of_gloo_outlives_a_run(folder: Path, tmp_path: Path) -> None:
+    """One that lets go of a tensor while Python ends aborts its process, and torchrun then ends the others."""
+    script = str(Path(__file__).parent / "threads_after_a_run.py")
+    line = torchrun(script, bayes_row(folder, tmp_path), str(folder), str(tmp_path))
+    done = subprocess.run(**line, capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        names = json.loads((tmp_path / f"threads{rank}.json").read_text())
+        assert not [name for name in names if "gloo" in name]
+
+
+@on_linux
 def test_kill_9_of_a_rank_and_resume(both: Any, folder: Path, tmp_path: Path) -> None:
     """The other rank says so, torchrun ends, and the run goes on to the numbers of one that nobody killed."""
-    task, more = RECIPES["bayes"]
-    source = tmp_path / "row.toml"
-    source.write_text(recipe.dump(tiny(task, folder, *more)))
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    line += ["-m", "gatewise", "train", str(source), "--data-dir", str(folder), "--device", "cpu"]
+    line = [
+        "-m",
+        "gatewise",
+        "train",
+        bayes_row(folder, tmp_path),
+        "--data-dir",
+        str(folder),
+        "--device",
+        "cpu",
+    ]
     line += ["--out", str(tmp_path / "run"), "--checkpoint-every", "0"]
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")
-    } | QUIET
-    process = subprocess.Popen(
-        line, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(**torchrun(*line), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     deadline = time.monotonic() + 120
     try:
         while not (tmp_path / "run" / "checkpoint.pt").exists() and process.poll() is None:
@@ -143,7 +171,7 @@ def test_kill_9_of_a_rank_and_resume(both: Any, folder: Path, tmp_path: Path) ->
     assert process.returncode != 0
     assert "rank 0 of 2: another rank has ended" in error
     assert not (tmp_path / "run" / "result.json").exists()
-    done = subprocess.run([*line, "--resume"], env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(**torchrun(*line, "--resume"), capture_output=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("valid_ppl") == 1  # one rank speaks
     out, _ = both
