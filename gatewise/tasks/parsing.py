@@ -30,7 +30,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
     "in (0, 1]": (lambda value: 0 < value <= 1, "teacher.share"),
-    "in [0, 1)": (lambda value: 0 <= value < 1, "model.dropout refit.dropout"),
+    "in [0, 1)": (
+        lambda value: 0 <= value < 1,
+        "model.dropout refit.dropout train.drop_recurrent train.drop_words",
+    ),
     "in [0, 0.5)": (lambda value: 0 <= value < 0.5, "train.clip_probabilities"),
     "in [0, 2^64)": (lambda value: 0 <= value < 2**64, "train.seed"),
 }
@@ -127,6 +130,12 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(
             f"train.average = {train.average}: zeros come and go in [train]. Set refit.average."
         )
+    for key in ("drop_recurrent", "drop_words") if sparsify.method == "variational" else ():
+        if getattr(train, key):
+            raise RecipeError(
+                f"train.{key} = {getattr(train, key)}, sparsify.method = 'variational': its weights have noise "
+                "already. Leave it out, or prune by group lasso."
+            )
     _check_schedule("train", train)
     _check_budget(recipe)
     _check_shrinking(recipe)

@@ -105,6 +105,8 @@ class Train:
     count_every: int = 1  # epochs between counts of what is left; the first and the last always
     test_every: int = 0  # epochs; 0: at the end only
     average: int = 0  # last epochs, over whose updates the weights of a dense network are averaged
+    drop_recurrent: float = 0.0  # part of the recurrent weights that is left out of an update
+    drop_words: float = 0.0  # part of the words whose embedding is left out of an update
     shrink_every: int = (
         0  # epochs in a row after which what was removable is cut out; and before a refit. 0: never
     )
@@ -240,6 +242,7 @@ READERS = {
     "imdb agnews csv npz": "train.clip_probabilities",
     "imdb agnews csv words characters": "data.vocabulary_size",
     "imdb agnews csv words characters npz": "data.valid_fraction",
+    "word-ptb words imdb agnews csv": "train.drop_words",
     "csv": "data.text_column data.label_column",
     "word-ptb words imdb agnews csv g2p": "model.embedding",
     "word-ptb words imdb agnews csv npz g2p": "model.dropout refit.dropout",

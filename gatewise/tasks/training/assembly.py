@@ -22,6 +22,7 @@ from gatewise.tasks.data.sources import DataError
 from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, Pronouncer, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.schema import Model, Recipe, RecipeError, Train
+from gatewise.tasks.training.dropped import dropped_weights
 from gatewise.tasks.training.earlier import network_of
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import (
@@ -112,6 +113,7 @@ def assembled(
         window_sum=train.loss == "window-sum",
         device=device,
         teacher=teacher,
+        dropped=dropped_weights(model, train),
     )
     # A decoder asks the device whether all words have ended: that cannot be captured.
     fixed = graph and not isinstance(objective, Pronouncing)

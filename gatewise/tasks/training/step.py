@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gatewise.sparsify import GroupLasso, Refit, Variational
 from gatewise.tasks.models import State
 from gatewise.tasks.training.carried import CarriedState
+from gatewise.tasks.training.dropped import DroppedWeights
 from gatewise.tasks.training.feeds import Feed
 from gatewise.tasks.training.objectives import Objective
 from gatewise.tasks.training.ranks import Share
@@ -62,8 +63,9 @@ class TrainStep:
         window_sum: bool,
         device: torch.device,
         teacher: Teacher | None = None,
+        dropped: DroppedWeights | None = None,
     ) -> None:
-        self.teacher = teacher
+        self.teacher, self.dropped = teacher, dropped or DroppedWeights([])
         self.model, self.sparsifier, self.objective, self.feed = model, sparsifier, objective, feed
         self.clip, self.window_sum = clip, window_sum
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -97,12 +99,13 @@ class TrainStep:
     def backward(self, loss: Tensor) -> Tensor:
         """Gradients of loss + penalty, and the penalty."""
         self.optimizer.zero_grad(set_to_none=True)
-        if isinstance(self.sparsifier, GroupLasso):
-            loss.backward()
-            return self.sparsifier.backward()
-        penalty = loss.new_zeros(()) if self.sparsifier is None else self.sparsifier.penalty()
-        (loss + penalty).backward()
-        return penalty
+        if isinstance(self.sparsifier, Variational):
+            penalty = self.sparsifier.penalty()
+            (loss + penalty).backward()
+            return penalty
+        loss.backward()
+        self.dropped.give_back()
+        return self.sparsifier.backward() if isinstance(self.sparsifier, GroupLasso) else loss.new_zeros(())
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Of the next batch: the loss to descend, its sum over all targets, their weight, and the state after it."""
@@ -121,6 +124,7 @@ class TrainStep:
         return total / over, total, weight, after
 
     def __call__(self) -> None:
+        self.dropped.draw()
         loss, total, weight, after = self.forward()
         penalty = self.backward(loss)
         finite = (loss + penalty).isfinite()
