@@ -86,7 +86,7 @@ def assemble(
             model.get_parameter("emb.weight").copy_(rows)
     model = model.to(device).train()
     sparsifier = make_sparsifier(recipe, model, feeds.n_train, feeds.train.n_batches)
-    teacher = make_teacher(recipe.teacher, corpus, feeds.train, device)
+    teacher = make_teacher(recipe.teacher, corpus, feeds.train, objective, device)
     made = assembled(model, sparsifier, objective, feeds, recipe.train, device, graph, teacher=teacher)
     return replace(made, budget=make_budget(recipe, sparsifier, feeds.train.n_batches))
 

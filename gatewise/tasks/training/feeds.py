@@ -29,6 +29,7 @@ class Fed:
     weight: Tensor  # (T, B); (B,); (B, T); (B, L)
     mask: Tensor | None = None  # (B, T) bool, True on real steps
     whole: Tensor | None = None  # sum of the weights on all ranks, where several share the batch
+    rows: Tensor | None = None  # (B,) which examples these are, where a batch is made of whole examples
 
 
 class Feed(Protocol):
@@ -107,22 +108,22 @@ class ExampleFeed(PlannedFeed):
         return self.examples.epoch(self.wanted, generator)
 
     def fetch(self, k: Tensor) -> Fed:
-        batch = self.examples.batch(*self.row(k))
-        weight = batch.weight
+        rows, weight = self.row(k)
+        batch = self.examples.batch(rows, weight)
         if batch.targets.dim() == 3:  # something to predict at every real step
             weight = weight[:, None] * batch.mask
-        return Fed(batch.inputs, batch.targets, weight, batch.mask)
+        return Fed(batch.inputs, batch.targets, weight, batch.mask, rows=rows)
 
 
 class WordFeed(ExampleFeed):
     """Words with a pronunciation each, one weight per phoneme; or with all that they have, one weight per word."""
 
     def fetch(self, k: Tensor) -> Fed:
-        batch = self.examples.batch(*self.row(k))
-        weight = batch.weight
+        rows, weight = self.row(k)
+        batch = self.examples.batch(rows, weight)
         if batch.targets.dim() == 2:
             weight = weight[:, None] * (batch.targets != PAD)
-        return Fed(batch.inputs, batch.targets, weight, batch.mask)
+        return Fed(batch.inputs, batch.targets, weight, batch.mask, rows=rows)
 
 
 def evaluation_windows(

@@ -122,8 +122,8 @@ class Share:
         inputs, targets, weight = (
             self.ranks.own(part, axis) for part in (whole.inputs, whole.targets, whole.weight)
         )
-        mask = None if whole.mask is None else self.ranks.own(whole.mask, axis)
-        return Fed(inputs, targets, weight, mask, whole.weight.sum())
+        mask, rows = (None if part is None else self.ranks.own(part, 0) for part in (whole.mask, whole.rows))
+        return Fed(inputs, targets, weight, mask, whole.weight.sum(), rows)
 
 
 def is_first() -> bool:

@@ -11,7 +11,11 @@ from tiny_runs import METHODS, STILL, cut_off, numbers, options
 
 import gatewise as gw
 from gatewise.tasks import recipe
+from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.files import RunError
+from gatewise.tasks.models import TextClassifier
+from gatewise.tasks.training import teacher
+from gatewise.tasks.training.feeds import ExampleFeed
 from gatewise.tasks.training.objectives import Objective
 from gatewise.tasks.training.pronouncing import Pronouncing
 from gatewise.tasks.training.trainer import train
@@ -67,11 +71,11 @@ def test_a_run_learns_from_another(taught: Path, folder: Path, tmp_path: Path) -
         train(recipe.load("ptb-word-small-original", [*more, *way]), options(tmp_path / name, folder))
     ids = torch.randint(10, (20, 3))
     with torch.no_grad():
-        teacher, pupil, still = (
+        sure, pupil, still = (
             gw.load(out / "model").eval()(ids)[0] for out in (taught, *(tmp_path / name for name in ways))
         )
         least, near, far = (
-            Objective("words").differences(scores, teacher).mean() for scores in (teacher, pupil, still)
+            Objective("words").differences(scores, sure).mean() for scores in (sure, pupil, still)
         )
     assert near - least < (far - least) / 2
 
@@ -102,3 +106,22 @@ def test_bad_teachers(
     with pytest.raises(RunError, match=message):
         train(recipe.load(row, changes), options(tmp_path / "run", folder))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("limit", [10**6, 10])
+def test_answers_to_examples_are_remembered(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any order and batch they are what the teacher answers when it is asked; where memory is short, it is."""
+    monkeypatch.setattr(teacher, "REMEMBERED", limit)
+    examples = Examples(torch.randint(1, 9, (11, 5)), torch.randint(1, 6, (11,)), torch.arange(11) % 3)
+    feed, objective = ExampleFeed(examples, 4), Objective("classes")
+    asked, remembering = (
+        teacher.Teacher(model, 0.5, feed, torch.device("cpu")) for model in [TextClassifier(9, 3, 4, 4)] * 2
+    )
+    remembering.remember(feed, objective)
+    assert (remembering.answers is None) == (limit == 10)
+    feed.reset(torch.Generator().manual_seed(1))
+    for k in range(feed.n_batches):
+        batch = feed.fetch(torch.tensor([k]))
+        output, losses = torch.randn(4, 3), torch.randn(4)
+        wanted = asked.shared(losses, output, batch, objective)
+        torch.testing.assert_close(remembering.shared(losses, output, batch, objective), wanted)
