@@ -365,34 +365,50 @@ static int letters_product(const gw_matrix *w, const float *bias, int32_t m, con
     return 1;
 }
 
-/* y (rows) = from + scale * (nv vectors of rows of a panel) x; nv is a constant at every call. */
-GW_INLINE void int8_rows(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
+/* y (rows) = from + scale * (nv vectors of rows of a panel) x; nv and sets are constants at every call. */
+GW_INLINE void int8_rows(const int nv, const int sets, const gw_matrix *w, int32_t top, const float *x, const float *from,
+                         float *y) {
     const int32_t panel = top / GW_PANEL * GW_PANEL, rows = w->rows - top;
     const ptrdiff_t stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last;
     const int8_t *code = w->codes + (ptrdiff_t)panel * w->cols + (top - panel);
-    vf sum[RUN];
+    vf sum[SETS][RUN];
     GW_UNROLL
-    for (int v = 0; v < nv; v++) sum[v] = vf_all(0);
-    for (int32_t j = 0; j < w->cols; j++, code += stride) {
-        const vf xj = vf_all(x[j]);
+    for (int k = 0; k < sets * nv; k++) sum[k / nv][k % nv] = vf_all(0);
+    int32_t j = 0;
+    for (; j + sets <= w->cols; j += sets) {
         GW_UNROLL
-        for (int v = 0; v < nv; v++) sum[v] += xj * vf_load_int8(code + v * GW_LANES);
+        for (int q = 0; q < sets; q++, code += stride) {
+            const vf xj = vf_all(x[j + q]);
+            GW_UNROLL
+            for (int v = 0; v < nv; v++) sum[q][v] += xj * vf_load_int8(code + v * GW_LANES);
+        }
+    }
+    for (; sets > 1 && j < w->cols; j++, code += stride) {
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) sum[0][v] += vf_all(x[j]) * vf_load_int8(code + v * GW_LANES);
     }
     GW_UNROLL
     for (int v = 0; v < nv; v++) {
         const int32_t at = v * GW_LANES, left = rows - at, n = left < GW_LANES ? left : GW_LANES;
-        vf_store_first(y + at, sum[v] * vf_load_first(w->scale + top + at, n) + vf_load_first(from + at, n), n);
+        GW_UNROLL
+        for (int q = 1; q < sets; q++) sum[0][v] += sum[q][v];
+        vf_store_first(y + at, sum[0][v] * vf_load_first(w->scale + top + at, n) + vf_load_first(from + at, n), n);
     }
 }
 
+/* Single floats have full runs and single rows only: less code. */
 static void int8_dense(const gw_matrix *w, const float *bias, const float *x, float *y) {
-    for (int32_t top = 0, rows; top < w->rows; top += rows) {
+    enum { FEW = GW_LANES > 1 ? SETS : 1, MANY = GW_LANES > 1 ? 2 : 1 };
+    for (int32_t top = 0, nv; top < w->rows; top += nv * GW_LANES) {
         const float *from = (bias ? bias : y) + top;
-        rows = w->rows - top < RUN * GW_LANES ? GW_LANES : RUN * GW_LANES;
-        if (rows > GW_LANES)
-            int8_rows(RUN, w, top, x, from, y + top);
-        else
-            int8_rows(1, w, top, x, from, y + top);
+        const int32_t left = (w->rows - top + GW_LANES - 1) / GW_LANES;
+        nv = left >= RUN ? RUN : GW_LANES > 1 ? left : 1;
+        switch (nv) {
+            case 1: int8_rows(1, FEW, w, top, x, from, y + top); break;
+            case 2: int8_rows(2, FEW, w, top, x, from, y + top); break;
+            case 3: int8_rows(3, MANY, w, top, x, from, y + top); break;
+            default: int8_rows(RUN, MANY, w, top, x, from, y + top); break;
+        }
     }
 }
 
