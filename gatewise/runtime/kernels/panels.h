@@ -368,14 +368,17 @@ static int letters_product(const gw_matrix *w, const float *bias, int32_t m, con
 /* y (rows) = from + scale * (nv vectors of rows of a panel) x; nv and sets are constants at every call. */
 GW_INLINE void int8_rows(const int nv, const int sets, const gw_matrix *w, int32_t top, const float *x, const float *from,
                          float *y) {
-    const int32_t panel = top / GW_PANEL * GW_PANEL, rows = w->rows - top;
+    const int32_t panel = top / GW_PANEL * GW_PANEL, rows = w->rows - top, cols = w->cols;
     const ptrdiff_t stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last;
     const int8_t *code = w->codes + (ptrdiff_t)panel * w->cols + (top - panel);
     vf sum[SETS][RUN];
     GW_UNROLL
-    for (int k = 0; k < sets * nv; k++) sum[k / nv][k % nv] = vf_all(0);
+    for (int q = 0; q < sets; q++) {
+        GW_UNROLL
+        for (int v = 0; v < nv; v++) sum[q][v] = vf_all(0);
+    }
     int32_t j = 0;
-    for (; j + sets <= w->cols; j += sets) {
+    for (; j + sets <= cols; j += sets) {
         GW_UNROLL
         for (int q = 0; q < sets; q++, code += stride) {
             const vf xj = vf_all(x[j + q]);
@@ -383,7 +386,7 @@ GW_INLINE void int8_rows(const int nv, const int sets, const gw_matrix *w, int32
             for (int v = 0; v < nv; v++) sum[q][v] += xj * vf_load_int8(code + v * GW_LANES);
         }
     }
-    for (; sets > 1 && j < w->cols; j++, code += stride) {
+    for (; sets > 1 && j < cols; j++, code += stride) {
         GW_UNROLL
         for (int v = 0; v < nv; v++) sum[0][v] += vf_all(x[j]) * vf_load_int8(code + v * GW_LANES);
     }
@@ -396,19 +399,21 @@ GW_INLINE void int8_rows(const int nv, const int sets, const gw_matrix *w, int32
     }
 }
 
-/* Single floats have full runs and single rows only: less code. */
+/* Long vectors leave a rest of up to three, which run at once; short ones have full runs and single ones: less code. */
 static void int8_dense(const gw_matrix *w, const float *bias, const float *x, float *y) {
-    enum { FEW = GW_LANES > 1 ? SETS : 1, MANY = GW_LANES > 1 ? 2 : 1 };
+    enum { LONG = GW_LANES >= 8, FEW = LONG ? SETS : 1, MANY = LONG ? 2 : 1 };
     for (int32_t top = 0, nv; top < w->rows; top += nv * GW_LANES) {
         const float *from = (bias ? bias : y) + top;
         const int32_t left = (w->rows - top + GW_LANES - 1) / GW_LANES;
-        nv = left >= RUN ? RUN : GW_LANES > 1 ? left : 1;
-        switch (nv) {
-            case 1: int8_rows(1, FEW, w, top, x, from, y + top); break;
-            case 2: int8_rows(2, FEW, w, top, x, from, y + top); break;
-            case 3: int8_rows(3, MANY, w, top, x, from, y + top); break;
-            default: int8_rows(RUN, MANY, w, top, x, from, y + top); break;
-        }
+        nv = left >= RUN ? RUN : LONG ? left : 1;
+        if (nv == RUN)
+            int8_rows(RUN, MANY, w, top, x, from, y + top);
+        else if (!LONG || nv == 1)
+            int8_rows(1, FEW, w, top, x, from, y + top);
+        else if (nv == 2)
+            int8_rows(2, FEW, w, top, x, from, y + top);
+        else
+            int8_rows(3, MANY, w, top, x, from, y + top);
     }
 }
 
