@@ -102,6 +102,11 @@ TRIALS = {
         f"group=0.0015 l1=0.000018 {TO_640_NEURONS}",
         f"group=0.0015 l1=0.000018 forget_bias=1 {TO_640_NEURONS}",
         f"group=0.0015 l1=0.00002 {TO_640_NEURONS} epochs=58",
+        *(f"group=0.0015 l1=0.0000195 {TO_640_NEURONS}{seed}" for seed in ("", " seed=1")),
+        *(
+            f"group=0.0015 l1=0.000021 {TO_640_NEURONS} drop_recurrent={recurrent} drop_words={words}"
+            for recurrent, words in ((0.2, 0.05), (0.3, 0.1))
+        ),
     ],
     "large-wn": [
         f"group={group} clip={clip} warm_up={updates}"

@@ -32,6 +32,7 @@ OTHERS = [
     "ptb-word-large-prune-wgn-best",
     "ptb-word-small-prune-wgn-budget",
     "ptb-word-large-prune-wn-budget",
+    "ptb-word-large-prune-wgn-average",
     "ptb-word-large-prune-wgn-budget",
     "ptb-word-small-prune-wgn-refit",
     "ptb-word-small-dense",
