@@ -130,9 +130,16 @@ static void int8_masked(const gw_matrix *w, const float *bias, const float *x, f
         const int8_t *code = w->codes + w->start[slice];
         float sum[GW_SLICE] = {0};
 #if GW_LANES == GW_SLICE
-        vf acc = vf_all(0);
-        for (int32_t j = 0; j < w->cols; code += count_bits(bits[j++])) acc += x[j] * vf_expand_int8(bits[j], code);
-        vf_store(sum, acc);
+        vf even = vf_all(0), odd = vf_all(0);
+        int32_t j = 0;
+        for (; j + 1 < w->cols; j += 2) {
+            const int8_t *second = code + count_bits(bits[j]);
+            even += x[j] * vf_expand_int8(bits[j], code);
+            odd += x[j + 1] * vf_expand_int8(bits[j + 1], second);
+            code = second + count_bits(bits[j + 1]);
+        }
+        if (j < w->cols) even += x[j] * vf_expand_int8(bits[j], code);
+        vf_store(sum, even + odd);
 #else
         for (int32_t j = 0; j < w->cols; j++)
             for (uint32_t set = bits[j]; set; set &= set - 1) sum[first_bit(set)] += x[j] * *code++;
