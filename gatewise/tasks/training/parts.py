@@ -50,3 +50,19 @@ class Position:
     first: int = 1  # epoch of the part
     before: dict[str, Any] = field(default_factory=dict)  # the refit: the result that it began with
     best: dict[str, Tensor] = field(default_factory=dict)
+
+    def note(self, value: float, part: Part) -> None:
+        """The quality on validation after this epoch: the best so far, or one more that is not."""
+        rises, t = part.made.objective.higher_is_better, part.settings
+        better = value > self.best_value if rises else value < self.best_value
+        if (self.best_epoch or self.best) and not better:  # the best may be a network of another run
+            self.waited += 1
+            self.done = t.keep == "best" and t.patience is not None and self.waited >= t.patience
+            return
+        self.set_best(self.epoch, value, part)
+
+    def set_best(self, epoch: int, value: float, part: Part) -> None:
+        self.best_epoch, self.best_value, self.waited, self.best = epoch, value, 0, {}
+        if part.settings.keep == "best":
+            state = part.made.model.state_dict()
+            self.best = {name: tensor.detach().clone() for name, tensor in state.items()}

@@ -199,7 +199,7 @@ class Run:
             return False
         p.part, p.first, p.done = "refit", p.epoch, False
         # What it begins with is the first to be beaten.
-        self.set_best(epoch, quality[f"valid_{self.quality}"])
+        p.set_best(epoch, quality[f"valid_{self.quality}"], self.part)
         return True
 
     def refit_part(self, first: int, state: dict[str, Tensor] | None = None) -> Part:
@@ -337,7 +337,7 @@ class Run:
         with self.average.judged() if self.average is not None else nullcontext():
             if p.epoch % t.evaluate_every == 0 or last:
                 line |= self.ranks.from_first(lambda: self.judged("valid"))
-                self.note_best(line[f"valid_{self.quality}"])
+                p.note(line[f"valid_{self.quality}"], self.part)
             last = last or p.done  # patience may end the run here
             counted = p.epoch % t.count_every == 0 or p.epoch == self.part.first or last
             if counted and self.ranks.is_first:
@@ -345,21 +345,6 @@ class Run:
             if t.test_every and (p.epoch % t.test_every == 0 or last) and self.ranks.is_first:
                 line |= self.judged("test")
         return last
-
-    def note_best(self, value: float) -> None:
-        t, p = self.part.settings, self.position
-        better = value > p.best_value if self.objective.higher_is_better else value < p.best_value
-        if (p.best_epoch or p.best) and not better:  # the best may be a network of another run
-            p.waited += 1
-            p.done = t.keep == "best" and t.patience is not None and p.waited >= t.patience
-            return
-        self.set_best(p.epoch, value)
-
-    def set_best(self, epoch: int, value: float) -> None:
-        p = self.position
-        p.best_epoch, p.best_value, p.waited, p.best = epoch, value, 0, {}
-        if self.part.settings.keep == "best":
-            p.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def stop_at_nan(self) -> None:
         bad = int(self.step.bad)

@@ -25,6 +25,7 @@ from gatewise.tasks.finished.saved import evaluate_saved
 from gatewise.tasks.schema import Recipe, RecipeError, Refit
 from gatewise.tasks.training import trainer
 from gatewise.tasks.training.average import Average
+from gatewise.tasks.training.parts import Position
 from gatewise.tasks.training.progress import result_line
 from gatewise.tasks.training.trainer import train
 
@@ -119,8 +120,8 @@ def test_a_refit_begins_with_the_result_of_the_first_part(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With train.keep=best that is the best epoch, here the first of three, not the last."""
-    original, told = trainer.Run.note_best, iter([5.0, 9.0, 9.0, 9.0, 9.0])
-    monkeypatch.setattr(trainer.Run, "note_best", lambda self, value: original(self, next(told)))
+    original, told = Position.note, iter([5.0, 9.0, 9.0, 9.0, 9.0])
+    monkeypatch.setattr(Position, "note", lambda self, value, part: original(self, next(told), part))
     row = sparse("words", "lasso", folder, "train.epochs=3", "train.keep=best")
     result = train(row, options(tmp_path, folder))
     assert result["before_refit"]["epoch"] == 1

@@ -24,6 +24,7 @@ from gatewise.tasks.models import SeriesModel
 from gatewise.tasks.training import trainer
 from gatewise.tasks.training.checkpoints import load_checkpoint
 from gatewise.tasks.training.evaluation import Evaluator
+from gatewise.tasks.training.parts import Position
 from gatewise.tasks.training.progress import nothing_left, result_line
 from gatewise.tasks.training.trainer import train
 
@@ -237,8 +238,8 @@ def test_the_result_is_that_of_the_best_epoch(
     task: str, told: list[float], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Low perplexity or high accuracy, here of the second epoch; an equal one that comes later is no better."""
-    original, values = trainer.Run.note_best, iter(told)
-    monkeypatch.setattr(trainer.Run, "note_best", lambda self, value: original(self, next(values)))
+    original, values = Position.note, iter(told)
+    monkeypatch.setattr(Position, "note", lambda self, value, part: original(self, next(values), part))
     row = tiny(task, folder, "epochs=4", "train.keep=best", *METHODS["none"])
     result = train(row, options(tmp_path, folder))
     assert result["epoch"] == 2
