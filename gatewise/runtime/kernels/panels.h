@@ -382,8 +382,10 @@ GW_INLINE void int8_rows(const int nv, const int sets, const gw_matrix *w, int32
         GW_UNROLL
         for (int q = 0; q < sets; q++, code += stride) {
             const vf xj = vf_all(x[j + q]);
+            vf column[RUN];
+            vf_load_int8s(nv, code, column);
             GW_UNROLL
-            for (int v = 0; v < nv; v++) sum[q][v] += xj * vf_load_int8(code + v * GW_LANES);
+            for (int v = 0; v < nv; v++) sum[q][v] += xj * column[v];
         }
     }
     for (; sets > 1 && j < cols; j++, code += stride) {

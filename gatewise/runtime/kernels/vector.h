@@ -38,6 +38,8 @@
 #include <immintrin.h>
 #elif GW_LANES == 4 && defined(__SSE2__)
 #include <emmintrin.h>
+#elif GW_LANES == 4 && defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #if defined(__GNUC__)
@@ -101,6 +103,11 @@ GW_INLINE vf vf_load_int8(const int8_t *p) {
     b = _mm_unpacklo_epi8(b, b); /* each byte to the top of its lane, from where its sign comes down */
     b = _mm_unpacklo_epi16(b, b);
     return (vf)_mm_cvtepi32_ps(_mm_srai_epi32(b, 24));
+#elif GW_LANES == 4 && defined(__ARM_NEON)
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    const int16x8_t half = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)));
+    return (vf)vcvtq_f32_s32(vmovl_s16(vget_low_s16(half)));
 #elif GW_LANES > 1
     float lane[GW_LANES];
     for (int l = 0; l < GW_LANES; l++) lane[l] = p[l];
@@ -108,6 +115,32 @@ GW_INLINE vf vf_load_int8(const int8_t *p) {
 #else
     return *p;
 #endif
+}
+
+/* n vectors, a constant at every call. Four short ones are one load, and share the first half of their way. */
+GW_INLINE void vf_load_int8s(const int n, const int8_t *p, vf *to) {
+#if GW_LANES == 4 && defined(__SSE2__)
+    if (n == 4) {
+        const __m128i b = _mm_loadu_si128((const __m128i *)p);
+        const __m128i low = _mm_unpacklo_epi8(b, b), high = _mm_unpackhi_epi8(b, b);
+        to[0] = (vf)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(low, low), 24));
+        to[1] = (vf)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpackhi_epi16(low, low), 24));
+        to[2] = (vf)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(high, high), 24));
+        to[3] = (vf)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpackhi_epi16(high, high), 24));
+        return;
+    }
+#elif GW_LANES == 4 && defined(__ARM_NEON)
+    if (n == 4) {
+        const int8x16_t b = vld1q_s8(p);
+        const int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
+        to[0] = (vf)vcvtq_f32_s32(vmovl_s16(vget_low_s16(low)));
+        to[1] = (vf)vcvtq_f32_s32(vmovl_s16(vget_high_s16(low)));
+        to[2] = (vf)vcvtq_f32_s32(vmovl_s16(vget_low_s16(high)));
+        to[3] = (vf)vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)));
+        return;
+    }
+#endif
+    for (int v = 0; v < n; v++) to[v] = vf_load_int8(p + v * GW_LANES);
 }
 
 /* Asks the cache for what lies 2 kB after n vectors at p, which a walk over a panel reads soon. Processors do so by
