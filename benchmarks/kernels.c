@@ -97,7 +97,7 @@ static void read_buffer(void *context) {
     vf sum[8];
     for (int i = 0; i < 8; i++) sum[i] = vf_all(0);
     for (size_t j = 0; j < b->n; j += 8 * GW_LANES) {
-        if (b->asks) fetch_later(8, b->data + j);
+        if (b->asks) fetch_later(8, b->data + j, 4096);
         for (int i = 0; i < 8; i++) sum[i] += vf_load(b->data + j + (size_t)i * GW_LANES);
     }
     for (int i = 1; i < 8; i++) sum[0] += sum[i];

@@ -64,6 +64,7 @@ enum { SIDE = 4, SUMS = 2 };
 #else
 enum { SIDE = 8, SUMS = 1 };
 #endif
+enum { WORDS_LATER = 2048 }; /* bytes; weights that are fewer stay nearer */
 
 /* sum += a word of each row times its columns of x; nv and per are constants at every call. */
 GW_INLINE void add_words(const int nv, const int per, const uint32_t *words, const float *x, vf sum[SUMS][SIDE]) {
@@ -86,7 +87,7 @@ GW_INLINE void joined_run(const int nv, const int per, const gw_matrix *w, int32
     vf sum[SUMS][SIDE];
     memset(sum, 0, sizeof sum);
     for (int32_t j = 0; j < whole; j++, words += run.stride, x += per) {
-        fetch_later(nv, words);
+        fetch_later(nv, words, WORDS_LATER);
         add_words(nv, per, words, x, sum);
     }
     if (w->cols % per) {
@@ -259,7 +260,7 @@ GW_INLINE void dots_run(const int nv, const int n, const gw_matrix *w, int32_t t
     memset(sum, 0, sizeof sum);
     for (int32_t j = 0; j < w->cols; j += 4, words += run.stride) {
         four_digits four[DIGITS];
-        fetch_later(nv, words);
+        fetch_later(nv, words, WORDS_LATER);
         GW_UNROLL
         for (int k = 0; k < n; k++) four[k] = digits_everywhere(x->of + (size_t)k * x->room + j);
         GW_UNROLL

@@ -223,10 +223,10 @@ static run_of_rows run_at(const gw_matrix *w, const float *bias, float *y, int32
 }
 
 #if GW_LANES >= 8
-/* Whole panels that a lone vector of x meets at a time. Of weights that the caches hold it is one, and the next columns
- * are asked for. More than NEAR of them come from memory, which is faster if nobody asks, and reads several panels at
- * once better than one; their sums have to fit the registers. */
-enum { SEVERAL = GW_LANES == 16 ? 4 : 1, NEAR = 1 << 21 };
+/* Whole panels that a lone vector of x meets at a time. Of weights that the caches hold it is one, and columns are asked
+ * for LATER bytes ahead; half of that is too late where other data went through the third level before. More than NEAR
+ * come from memory, which is faster if nobody asks and reads several panels better; their sums must fit the registers. */
+enum { SEVERAL = GW_LANES == 16 ? 4 : 1, NEAR = 1 << 21, LATER = 4096 };
 
 /* n and ask are constants at every call: the compiler knows all distances but that between panels. */
 GW_INLINE void whole_panels(const int n, const int ask, const gw_matrix *w, const float *bias, const float *x, float *y,
@@ -239,7 +239,7 @@ GW_INLINE void whole_panels(const int n, const int ask, const gw_matrix *w, cons
     for (int v = 0; v < n * PER; v++) sum[v] = vf_load(from + v * GW_LANES);
     for (int32_t j = 0; j < w->cols; j++, column += GW_PANEL) {
         const vf xj = vf_all(x[j]);
-        if (ask) fetch_later(PER, column);
+        if (ask) fetch_later(PER, column, LATER);
         GW_UNROLL_WIDE
         for (int v = 0; v < n * PER; v++) sum[v] += xj * vf_load(column + v / PER * apart + v % PER * GW_LANES);
     }
