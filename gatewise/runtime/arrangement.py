@@ -134,8 +134,9 @@ def _smallest(w: Floats | Codes, weight_bytes: int) -> Form:
 def _arrange_dense(w: Floats | Words, tight: bool) -> ArrangedMatrix:
     rows, cols = w.shape
     full, rest = rows - rows % PANEL, rows % PANEL
-    # Vectors that cross a cache line cost two reads, which is more than a padded column.
-    last = rest if tight else -(-rest // SLICE) * SLICE
+    # Vectors that cross a cache line cost two reads, which is more than a padded column. But a large matrix comes
+    # from a farther cache, where every byte counts.
+    last = rest if tight or w.nbytes >= LARGE_ARRAY else -(-rest // SLICE) * SLICE
     tail = np.zeros((cols, last), w.dtype)
     tail[:, :rest] = w[full:].T
     panels = w[:full].reshape(full // PANEL, PANEL, cols).transpose(0, 2, 1)

@@ -129,3 +129,13 @@ def test_where_arrays_begin(extra):
     np.testing.assert_array_equal(copy, source)
     huge = extra >= 0 and hasattr(mmap, "MADV_HUGEPAGE")
     assert copy.ctypes.data % (HUGE_PAGE if huge else 64) == 0
+
+
+@pytest.mark.parametrize(("cols", "last"), [(128, 16), (2048, 1)])
+def test_a_large_matrix_is_not_padded(cols, last):
+    """A step reads all of it from a farther cache; a small one has whole vectors."""
+    w = np.random.default_rng(0).standard_normal((65, cols)).astype(np.float32)
+    arranged = arrange_matrix(w, "dense")
+    assert arranged.last == last
+    tail = arranged.values[64 * cols : (64 + last) * cols].reshape(cols, last)
+    np.testing.assert_array_equal(tail[:, 0], w[64])
