@@ -107,6 +107,29 @@ static PyObject *bad_word(const gw_network *net, const gw_call *call, size_t at)
                         (int)net->n_words - 1);
 }
 
+/* Runs a call whose memory was checked: 1, or 0 with an exception set. */
+static int call_run(Network *self, gw_call *call) {
+    const size_t items = (size_t)call->steps * (size_t)call->size, size = scratch_size(self, call);
+    float *scratch = scratch_take(self, size);
+    if (!scratch) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    float *const aligned = scratch_aligned(scratch);
+    size_t good;
+    call->phase = self->phase ^= 1;
+    if (self->work * (int64_t)items < SMALL_WORK) {
+        good = gw_network_run(self->net, call, aligned);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        good = gw_network_run(self->net, call, aligned);
+        Py_END_ALLOW_THREADS
+    }
+    scratch_give(self, scratch, size);
+    if (good < items) bad_word(self->net, call, good);
+    return good == items;
+}
+
 PyDoc_STRVAR(run_doc,
              "run(x, state, y, steps, batch, batch_first, lengths, threads)\n\n"
              "Runs `batch` sequences of `steps` steps. x: float32 (T, B, n_in) or int64 ids (T, B); y: float32\n"
@@ -152,29 +175,49 @@ static PyObject *network_run(Network *self, PyObject *const *args, Py_ssize_t n_
             }
     }
 
-    call.phase = self->phase ^= 1;
-    const size_t size = scratch_size(self, &call);
-    float *scratch = scratch_take(self, size);
-    if (!scratch) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    float *const aligned = scratch_aligned(scratch);
-    size_t good;
-    if (self->work * (int64_t)items < SMALL_WORK) {
-        good = gw_network_run(net, &call, aligned);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        good = gw_network_run(net, &call, aligned);
-        Py_END_ALLOW_THREADS
-    }
-    scratch_give(self, scratch, size);
-    answer = good == items ? Py_NewRef(Py_None) : bad_word(net, &call, good);
+    if (call_run(self, &call)) answer = Py_NewRef(Py_None);
 done:
     memory_release(&x);
     memory_release(&state);
     memory_release(&y);
     memory_release(&lengths);
+    return answer;
+}
+
+PyDoc_STRVAR(step_doc,
+             "step(x, how)\n\n"
+             "One step into a fresh array, how = (state, batch, threads, empty, answer, dtype): y = empty(answer, dtype) is\n"
+             "float32 (B, width); state as in run(). None, and no step, where x is not float32 (B, n_in) or int64 ids (B)\n"
+             "in one piece.");
+
+static PyObject *network_step(Network *self, PyObject *const *args, Py_ssize_t n_args) {
+    const gw_network *net = self->net;
+    gw_call call = {.steps = 1};
+    Memory x = {.held = 0}, state = {.held = 0}, y = {.held = 0};
+    PyObject *how[6], *answer = NULL;
+    if (n_args != 2 || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != 6)
+        return PyErr_Format(PyExc_TypeError, "step() takes an array and a tuple of 6");
+    for (int i = 0; i < 6; i++) how[i] = PyTuple_GetItem(args[1], i);
+    if (!positive(how[1], "batch", &call.size) || !positive(how[2], "threads", &call.threads)) return NULL;
+
+    const size_t batch = (size_t)call.size, width = (size_t)gw_network_width(net);
+    if (net->n_words)
+        call.ids = memory_take(&x, args[0], "x", 'q', batch, 0);
+    else
+        call.x = (gw_const_steps){memory_take(&x, args[0], "x", 'f', batch * (size_t)net->n_in, 0), 0, net->n_in};
+    if (!x.held || x.view.ndim != (net->n_words ? 1 : 2) || x.view.shape[0] != call.size) {
+        PyErr_Clear();
+        answer = Py_NewRef(Py_None);
+        goto done;
+    }
+    call.state = memory_take(&state, how[0], "state", 'f', gw_network_state(net, call.size), 1);
+    if (call.state) answer = PyObject_CallFunctionObjArgs(how[3], how[4], how[5], NULL);
+    if (answer) call.y = (gw_steps){memory_take(&y, answer, "y", 'f', batch * width, 1), 0, (ptrdiff_t)width};
+    if (!call.y.data || !call_run(self, &call)) Py_CLEAR(answer);
+done:
+    memory_release(&x);
+    memory_release(&state);
+    memory_release(&y);
     return answer;
 }
 
@@ -289,6 +332,7 @@ static PyObject *network_width(Network *self, void *unused) {
 /* The casts go through void (*)(void), which says that the differing signatures are meant. */
 static PyMethodDef network_methods[] = {
     {"run", (PyCFunction)(void (*)(void))network_run, METH_FASTCALL, run_doc},
+    {"step", (PyCFunction)(void (*)(void))network_step, METH_FASTCALL, step_doc},
     {"decode", (PyCFunction)(void (*)(void))network_decode, METH_FASTCALL, decode_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -190,6 +190,7 @@ class Network:
     (T, B, n_in) or int64 ids (T, B), y float32 (T, B, width) or (B, width) if `final`, batch_first swaps T and B;
     state float32 (batch * state_size), read and overwritten; lengths int32 (B) or None. Arrays are anything with a
     buffer, or addresses, of which nothing is checked. Calls with different states may run at the same time.
+    `step(x, how)` is one step with less around it, see bindings.c.
     `decode(state, ids, batch, start, end, longest, threads, keys, votes, things)` lets it read its own answers: ids
     int64 (B, longest). It may look at things with keys and votes, by a query that the head gives behind the scores.
     """
@@ -229,7 +230,7 @@ class Network:
             _address(bias),
         )
         compiled = native().Network(ctypes.addressof(struct))
-        self.run, self.decode = compiled.run, compiled.decode
+        self.run, self.step, self.decode = compiled.run, compiled.step, compiled.decode
         self.state_size: int = compiled.state_size
         self.width: int = compiled.width
         self._keep = (struct, layers, flat, rows, vectors, bias, head)  # `compiled` points into these

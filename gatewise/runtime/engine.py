@@ -34,13 +34,10 @@ class EngineState:
 class Ready(NamedTuple):
     """A repeated single step: an x of this shape and type goes straight to the kernels."""
 
+    kernel: Callable[..., Any]
+    how: tuple[Any, ...]  # the state's address, batch, threads, what makes the answer
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    answer: tuple[int, ...]
-    kernel: Callable[..., None]
-    state: int  # its address
-    batch: int
-    threads: int
     memory: Floats  # the state itself: reset() in another thread must not free it while a kernel runs
 
 
@@ -181,20 +178,13 @@ class Engine:
     def step(self, x: Any) -> Any:  # (B, I) or ids (B,) -> (B, C)
         """One time step, from the state that the step before left."""
         ready = self._ready
-        if (
-            ready is None
-            or type(x) is not np.ndarray
-            or x.dtype is not ready.dtype
-            or x.shape != ready.shape
-            or not x.flags.carray  # in one piece, aligned; writable comes along
-        ):
-            given = None if ready is None else plain_array(x, ready.shape, ready.dtype)
-            if given is None or given is x:
-                return self._any_step(x)
-            return torch.from_numpy(self.step(given))
-        y = np.empty(ready.answer, FLOAT32)
-        ready.kernel(x, ready.state, y, 1, ready.batch, False, None, ready.threads)
-        return y
+        if ready is None:
+            return self._any_step(x)
+        if type(x) is not np.ndarray:
+            given = plain_array(x, ready.shape, ready.dtype)
+            return self._any_step(x) if given is None else torch.from_numpy(self.step(given))
+        y = ready.kernel(x, ready.how)
+        return self._any_step(x) if y is None else y
 
     def _any_step(self, x: Any) -> Any:
         """step() for whatever may come: the first one, tensors, engines of several stages, mistakes."""
@@ -242,8 +232,8 @@ class Engine:
         if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not as_it_is:
             return None
         batch, memory = state.batch, state.parts[0]
-        answer = (batch, stage.width)
-        return Ready(x.shape, x.dtype, answer, stage.kernel, memory.ctypes.data, batch, self.threads, memory)
+        how = (memory.ctypes.data, batch, self.threads, np.empty, (batch, stage.width), FLOAT32)
+        return Ready(stage.step, how, x.shape, x.dtype, memory)
 
     def _repeated_call(self, x: Array, frame: Frame) -> Again | None:
         """The same for calls of whole sequences."""

@@ -46,7 +46,7 @@ class NetworkStage:
 
     def __init__(self, network: Network, final: bool) -> None:  # final: one answer for a sequence
         self.network, self.final = network, final
-        self.kernel, self.width = network.run, network.width
+        self.kernel, self.step, self.width = network.run, network.step, network.width
         self.state_size, self.zero_state = network.state_size, network.zero_state
 
     def run(self, x: Array, state: Floats, frame: Frame) -> Floats:

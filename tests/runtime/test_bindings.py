@@ -37,6 +37,35 @@ def test_calls_from_many_threads_do_not_meet():
         np.testing.assert_array_equal(y, answers[0])
 
 
+def test_a_step_is_a_run_of_one_step():
+    """Or nothing at all, where x is not what the kernels read: then the state stays as it was."""
+    net = bindings.Network([[make_case(5, n_x=20, n_units=60).arranged()]], 20)
+    x = as_float(np.random.default_rng(0).normal(size=(2, 20)))
+    expected, y, state = net.zero_state(2), np.empty((2, 60), np.float32), net.zero_state(2)
+    how = (state.ctypes.data, 2, 1, np.empty, (2, 60), np.float32)
+    for _ in range(3):
+        net.run(x, expected, y, 1, 2, False, None, 1)
+        np.testing.assert_array_equal(net.step(x, how), y)
+    for other in (
+        x.astype(np.float64),
+        x[:1],
+        x.T,
+        x.reshape(20, 2),
+        x[None],
+        x.ravel(),
+        x.ctypes.data,
+        None,
+    ):
+        assert net.step(other, how) is None
+    np.testing.assert_array_equal(state, expected)
+    with pytest.raises(ValueError, match="y: expected 120 items, got 60"):
+        net.step(x, (*how[:4], (1, 60), np.float32))
+    with pytest.raises(ValueError, match="state: the address is 0"):
+        net.step(x, (0, *how[1:]))
+    with pytest.raises(TypeError, match="a tuple of 6"):
+        net.step(x, how[1:])
+
+
 def test_smaller_parts_need_no_more_scratch():
     """Threads share scratch out by the largest part of a batch."""
     layer = bindings._layer(make_case(1, "GRU", n_units=20).arranged())
