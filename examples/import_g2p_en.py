@@ -279,7 +279,7 @@ def compare(network: Any, dense: Pronouncer, small: nn.Module, data: WordData, w
         size = 4 * count if "sparse" not in name else sizes["int8" if "int8" in name else "float32"]
         found = errors(model, data, "test")
         print(
-            f"{name:22}{found['word_error']:>11.2f}%{found['phoneme_error']:>14.2f}%{count:>11,}{size:>12,}{spent:>11,.0f}"
+            f"{name:22}{found['word_error']:>11.2f}%{found['phoneme_error']:>14.2f}%{count:>11,}{size:>12,}{spent:>11,.1f}"
         )
 
 
