@@ -9,7 +9,6 @@ and cuts are functions of what all of them have. Noise is each rank's own. The f
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 import signal
@@ -27,6 +26,11 @@ from torch import Tensor, nn
 from gatewise.tasks.files import RunError
 from gatewise.tasks.schema import RecipeError
 from gatewise.tasks.training.feeds import Fed, Feed
+
+if dist.is_available():
+    # Its functions have the group as a default, for good. Imported when there is one, as an optimiser does, they keep
+    # gloo's threads alive, and a thread that lets go of a tensor while Python ends aborts the process.
+    import torch.distributed.nn.functional
 
 T = TypeVar("T")
 # What torch says where another process is gone.
@@ -146,9 +150,6 @@ def joined() -> Iterator[Ranks]:
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ended)  # torchrun ends the others so
-    # Its functions have the group as a default, for good: imported after the group, as an optimiser does, they would
-    # keep gloo's threads alive, and one that lets go of a tensor while Python ends aborts the process.
-    importlib.import_module("torch.distributed.nn.functional")
     try:
         if begun:
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
