@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gatewise.tasks.data.batches import EpochPlan, Examples
+from gatewise.tasks.data.batches import Batch, EpochPlan, Examples
 from gatewise.tasks.data.cuts import Chunks, Remainder, Windows
 from gatewise.tasks.data.pronunciation import PAD
 
@@ -110,20 +110,21 @@ class ExampleFeed(PlannedFeed):
     def fetch(self, k: Tensor) -> Fed:
         rows, weight = self.row(k)
         batch = self.examples.batch(rows, weight)
+        return Fed(batch.inputs, batch.targets, self.weights(batch), batch.mask, rows=rows)
+
+    def weights(self, batch: Batch) -> Tensor:
         if batch.targets.dim() == 3:  # something to predict at every real step
-            weight = weight[:, None] * batch.mask
-        return Fed(batch.inputs, batch.targets, weight, batch.mask, rows=rows)
+            return batch.weight[:, None] * batch.mask
+        return batch.weight
 
 
 class WordFeed(ExampleFeed):
     """Words with a pronunciation each, one weight per phoneme; or with all that they have, one weight per word."""
 
-    def fetch(self, k: Tensor) -> Fed:
-        rows, weight = self.row(k)
-        batch = self.examples.batch(rows, weight)
+    def weights(self, batch: Batch) -> Tensor:
         if batch.targets.dim() == 2:
-            weight = weight[:, None] * (batch.targets != PAD)
-        return Fed(batch.inputs, batch.targets, weight, batch.mask, rows=rows)
+            return batch.weight[:, None] * (batch.targets != PAD)
+        return batch.weight
 
 
 def evaluation_windows(
