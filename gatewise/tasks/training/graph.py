@@ -65,9 +65,3 @@ class quiet(warnings.catch_warnings):
     def __enter__(self) -> None:
         super().__enter__()
         warnings.filterwarnings("ignore", message=".*single contiguous chunk of memory.*")
-
-
-def use_tf32() -> None:
-    """Matrix products on tensor cores with 10 bits of mantissa; cuDNN's recurrences too."""
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True

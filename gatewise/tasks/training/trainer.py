@@ -55,8 +55,8 @@ from gatewise.tasks.training.checkpoints import (
 from gatewise.tasks.training.cutting import cut_to
 from gatewise.tasks.training.ending import conclude, result_of, write_card
 from gatewise.tasks.training.evaluation import live_counts, short_counts
-from gatewise.tasks.training.graph import use_tf32
 from gatewise.tasks.training.lock import only_writer
+from gatewise.tasks.training.machine import prepare
 from gatewise.tasks.training.options import Options, chosen_device
 from gatewise.tasks.training.parts import Part, Position
 from gatewise.tasks.training.progress import Progress
@@ -101,9 +101,7 @@ class Run:
         self.device = chosen_device(options.device, self.ranks.local if self.ranks.size > 1 else None)
         if options.tensorboard:
             summary_writer()  # said now, before a run begins that is in the way of the next
-        if self.device.type == "cuda":
-            use_tf32()
-            torch.cuda.reset_peak_memory_stats(self.device)
+        prepare(self.device)
         torch.manual_seed(recipe.train.seed)
         self.corpus = load_data(recipe, options.data_dir)
         self.about, self.digest = describe(self.corpus), digest(self.corpus)
