@@ -14,6 +14,7 @@ from gatewise.layout import Cell, State, suffix
 from gatewise.nn.cells import GRU as GRU_CELL
 from gatewise.nn.cells import LSTM as LSTM_CELL
 from gatewise.nn.cells import SQUASHES
+from gatewise.nn.padded import stretches_of
 from gatewise.nn.recurrence import (
     FUSED,
     Weights,
@@ -199,9 +200,13 @@ class Recurrent(Unscriptable, nn.Module):
             return PackedSequence(output, sizes, order, undo), self._answer(state)
         x, batched = self._time_first(input)
         state = self._state(hx, x.shape[1], x, batched)
-        if mask is not None:
-            mask = self._time_first_mask(mask, x, batched)
-        output, state = self._sequence(x, state, None, None, mask)
+        mask = None if mask is None else self._time_first_mask(mask, x, batched)
+        if mask is not None and hx is None and (real := stretches_of(mask)) is not None:
+            packed, state = self._sequence(real.pack(x), state, real.sizes, real.order, None)
+            state = tuple(part.index_select(1, real.undo) for part in state)
+            output = real.pad(packed, state[0][-self.num_directions :], len(x))
+        else:
+            output, state = self._sequence(x, state, None, None, mask)
         if not batched:
             return output.squeeze(1), self._answer(tuple(part.squeeze(1) for part in state))
         return (output.transpose(0, 1) if self.batch_first else output), self._answer(state)
