@@ -25,6 +25,11 @@ class Stretches:
     sizes: Tensor  # (longest,) how many sequences have packed step s
     places: Tensor  # (N,) of the packed steps, in a padded batch with time and sequences as one axis
 
+    @property
+    def at_the_front(self) -> bool:
+        """Whether every sequence begins with the first step."""
+        return not self.first.any()
+
     def pack(self, x: Tensor) -> Tensor:  # (T, B, I) -> (N, I)
         return x.flatten(0, 1).index_select(0, self.places)
 

@@ -192,24 +192,32 @@ class Recurrent(Unscriptable, nn.Module):
             x, sizes, order, undo = input
             self._check_values(x)
             state = self._state(hx, int(sizes[0]), x, batched=True)
-            if order is not None:
-                state = tuple(part.index_select(1, order) for part in state)
-            output, state = self._sequence(x, state, sizes, order, None)
-            if undo is not None:
-                state = tuple(part.index_select(1, undo) for part in state)
+            output, state = self._packed(x, state, sizes, order, undo)
             return PackedSequence(output, sizes, order, undo), self._answer(state)
         x, batched = self._time_first(input)
         state = self._state(hx, x.shape[1], x, batched)
         mask = None if mask is None else self._time_first_mask(mask, x, batched)
-        if mask is not None and hx is None and (real := stretches_of(mask)) is not None:
-            packed, state = self._sequence(real.pack(x), state, real.sizes, real.order, None)
-            state = tuple(part.index_select(1, real.undo) for part in state)
+        real = None if mask is None else stretches_of(mask)
+        # On padding where a layer begins it says the state that it was given, without removed neurons: by the scan.
+        if real is not None and (hx is None or (real.at_the_front and not self.bidirectional)):
+            packed, state = self._packed(real.pack(x), state, real.sizes, real.order, real.undo)
             output = real.pad(packed, state[0][-self.num_directions :], len(x))
         else:
             output, state = self._sequence(x, state, None, None, mask)
         if not batched:
             return output.squeeze(1), self._answer(tuple(part.squeeze(1) for part in state))
         return (output.transpose(0, 1) if self.batch_first else output), self._answer(state)
+
+    def _packed(
+        self, x: Tensor, state: State, sizes: Tensor, order: Tensor | None, undo: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Packed sequences, the longest first, with states in the caller's order."""
+        if order is not None:
+            state = tuple(part.index_select(1, order) for part in state)
+        output, state = self._sequence(x, state, sizes, order, None)
+        if undo is not None:
+            state = tuple(part.index_select(1, undo) for part in state)
+        return output, state
 
     def _sequence(self, *given: Any) -> tuple[Tensor, State]:
         """`_run`, which torch.compile leaves alone, as it does nn.LSTM: followed, every step would be compiled."""

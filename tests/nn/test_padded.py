@@ -42,11 +42,10 @@ def mask_of(first: list[int], lengths: list[int], steps: int) -> Tensor:  # (T, 
 
 @st.composite
 def masks(draw: Any) -> Tensor:
-    """A stretch of real steps in every sequence, with padding before it and behind."""
-    steps = draw(st.integers(1, 6))
-    spans = draw(
-        st.lists(st.tuples(st.integers(0, steps - 1), st.integers(1, steps)), min_size=1, max_size=5)
-    )
+    """A stretch of real steps in every sequence, with padding before it and behind, or behind alone."""
+    steps, front = draw(st.integers(1, 6)), draw(st.booleans())
+    start = st.just(0) if front else st.integers(0, steps - 1)
+    spans = draw(st.lists(st.tuples(start, st.integers(1, steps)), min_size=1, max_size=5))
     return mask_of([a for a, _ in spans], [min(n, steps - a) for a, n in spans], steps)
 
 
@@ -57,12 +56,14 @@ def masks(draw: Any) -> Tensor:
     layers=st.integers(1, 2),
     bidirectional=st.booleans(),
     batch_first=st.booleans(),
+    given_state=st.booleans(),
     gates=st.sampled_from(["sigmoid", "hard_sigmoid"]),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=80, deadline=None)
 def test_as_the_scan_over_all_steps(
-    mask: Tensor, cell: str, kind: str, layers: int, bidirectional: bool, batch_first: bool, gates: str, seed: int
+    mask: Tensor, cell: str, kind: str, layers: int, bidirectional: bool, batch_first: bool,
+    given_state: bool, gates: str, seed: int
 ) -> None:  # fmt: skip
     """Outputs on real steps and on padding, last states, and all gradients."""
     torch.manual_seed(seed)
@@ -79,10 +80,12 @@ def test_as_the_scan_over_all_steps(
     assert stretches_of(mask) is not None
     x = torch.randn(*mask.shape, 3, requires_grad=True)
     given_x, given_mask = (x.transpose(0, 1), mask.T) if batch_first else (x, mask)
+    hx = tuple(torch.randn(model.rnn.num_directions * layers, mask.shape[1], 4) for _ in range(2))
+    start = (hx[0] if cell == "GRU" else hx) if given_state else None
     found = []
     for way in (nn.Module.__call__, steps_apart):
         torch.manual_seed(seed)  # of the noise
-        output, last = way(model.rnn, given_x, mask=given_mask)
+        output, last = way(model.rnn, given_x, start, mask=given_mask)
         parts = (output, last) if isinstance(last, Tensor) else (output, *last)
         total = sum((part * torch.linspace(-1, 2, part.numel()).view(part.shape)).sum() for part in parts)
         wanted = [x, *(p for p in model.rnn.parameters() if p.requires_grad)]
