@@ -25,7 +25,7 @@ from gatewise.tasks.data.batches import Examples
 from gatewise.tasks.data.classification import FIRST_WORD
 from gatewise.tasks.data.corpus import load_data
 
-WANTED = (20_000, 1000, 500, 348, 313)  # 348 and 313: all weights of the paper's W+N and W+G+N networks
+WANTED = (20_000, 1000, 500, 348, 315)  # 348 and 315: all weights of the paper's W+N and W+G+N networks
 DENSE_BELOW = 3000
 PENALTIES = (3e-5, 1e-4, 3e-4)
 

@@ -4,7 +4,7 @@
     packed step s of sequence b = padded step first[b] + s
 
 A layer copies its state over padding. From a zero state its output there is zero on the side where it begins, and its
-last state on the side where it ends.
+last state on the side where it ends. A GPU takes a batch as it is, because its graphs have one shape.
 """
 
 from __future__ import annotations
@@ -44,11 +44,8 @@ class Stretches:
 
 
 def stretches_of(mask: Tensor) -> Stretches | None:  # (T, B) bool
-    """None where sequences have gaps or no step at all, and where lengths must not decide what is computed.
-
-    That is on a GPU, whose graphs have one shape, and in a trace that other batches are to follow.
-    """
-    if not mask.is_cpu or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    """None where sequences have gaps or no step at all, and where lengths must not decide what is computed."""
+    if not mask.is_cpu or one_way_for_all():
         return None
     lengths, first = mask.sum(0), mask.int().argmax(0)
     step = torch.arange(len(mask))[:, None]
@@ -60,3 +57,9 @@ def stretches_of(mask: Tensor) -> Stretches | None:  # (T, B) bool
     real = step < lengths  # (longest, B)
     places = ((first[order] + step) * len(order) + order)[real]
     return Stretches(first, order, order.argsort(), real.sum(1), places)
+
+
+def one_way_for_all() -> bool:
+    """Whether what runs now stands for other calls: compiled, traced, or mapped over by torch.func."""
+    traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return traced or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

@@ -124,3 +124,16 @@ def test_a_trace_is_right_for_other_lengths() -> None:
         warnings.simplefilter("ignore")  # torch warns of every check of a shape
         traced = torch.jit.trace(model, (x, short))
     torch.testing.assert_close(traced(x, long), model(x, long))
+
+
+def test_torch_func_maps_over_weights_and_masks() -> None:
+    layers, x = [gw.nn.GRU(3, 4) for _ in range(2)], torch.randn(4, 2, 3)
+    masks = torch.stack([mask_of([2, 3], [2, 1], 4), mask_of([0, 1], [4, 3], 4)])
+    stacked, _ = torch.func.stack_module_state(layers)
+
+    def outputs(weights: dict[str, Tensor], mask: Tensor) -> Tensor:
+        answer: Tensor = torch.func.functional_call(layers[0], weights, (x,), {"mask": mask})[0]
+        return answer
+
+    expected = [layer(x, mask=mask)[0] for layer, mask in zip(layers, masks)]
+    torch.testing.assert_close(torch.func.vmap(outputs)(stacked, masks), torch.stack(expected))
