@@ -126,9 +126,10 @@ def _check(recipe: Recipe) -> None:
             f"sparsify.method = 'group-lasso', levels = {sparsify.levels!r}, group = {sparsify.group}: it needs "
             "group > 0 on the levels W+N and W+G+N, and 0 on W."
         )
-    if train.average and sparsify.method != "none":
+    if train.average and sparsify.method == "variational":
         raise RecipeError(
-            f"train.average = {train.average}: zeros come and go in [train]. Set refit.average."
+            f"train.average = {train.average}, sparsify.method = 'variational': means of a noise and of its size are "
+            "not the mean of networks. Set refit.average."
         )
     for key in ("drop_recurrent", "drop_words") if sparsify.method == "variational" else ():
         if getattr(train, key):

@@ -104,7 +104,7 @@ class Train:
     evaluate_every: int = 1  # epochs between looks at validation quality
     count_every: int = 1  # epochs between counts of what is left; the first and the last always
     test_every: int = 0  # epochs; 0: at the end only
-    average: int = 0  # last epochs, over whose updates the weights of a dense network are averaged
+    average: int = 0  # last epochs, over whose updates the weights are averaged; not of variational networks
     drop_recurrent: float = 0.0  # part of the recurrent weights that is left out of an update
     drop_words: float = 0.0  # part of the words whose embedding is left out of an update
     shrink_every: int = (

@@ -1,8 +1,9 @@
 """Averaged weights: what a run is judged by, and gives, in the last epochs of a part.
 
     m_n = m_{n-1} + (w_n - m_{n-1}) / n        after every update n of those epochs
+    result = m_n where w_n != 0, else 0        so it has the structure that the last update left
 
-Zeros that a refit holds are zeros of the mean, too.
+While a penalty pulls, weights near zero come and go. Their means would be small, and hardly one of them zero.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Average:
     def take(self) -> None:
         """The mean becomes the network."""
         if self.n:
-            torch._foreach_copy_(self.weights, self.means)
+            result = [mean.masked_fill(w == 0, 0) for w, mean in zip(self.weights, self.means)]
+            torch._foreach_copy_(self.weights, result)
 
     @contextmanager
     def judged(self) -> Iterator[None]:

@@ -206,7 +206,8 @@ class Run:
 
     def shrink(self, last: bool) -> str:
         """Cut out what has been removable for long enough, and go on with the rest; what there is to say of it."""
-        if last or not isinstance(self.sparsifier, GroupLasso):
+        averaging = self.average is not None and self.average.n
+        if last or averaging or not isinstance(self.sparsifier, GroupLasso):
             return ""
         if not self.shrinking.after_epoch(self.model, self.step.optimizer, self.readers):
             return ""

@@ -295,8 +295,37 @@ def test_a_run_ends_with_averaged_weights(
     assert numbers(resumed) == numbers(whole)
 
 
-def test_only_dense_networks_are_averaged_in_the_first_part(folder: Path) -> None:
-    with pytest.raises(RecipeError, match=r"train\.average"):
-        sparse("words", "lasso", folder, "train.average=1")
+def test_an_average_has_the_zeros_of_the_last_update() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    average = Average(model)
+    for weights in ([[4.0, 2.0]], [[0.0, 0.0]], [[2.0, 0.0]]):
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor(weights))
+        average.add()
+    average.take()
+    assert model.weight.tolist() == [[2.0, 0.0]]
+
+
+def test_a_pruned_network_is_averaged_in_the_first_part(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is met, what was cut while it trained stays cut, and a run that was killed ends with the same."""
+    more = ["train.average=2", "train.epochs=4", "train.shrink_every=1", "budget.gates=24"]
+    row = without_refit(sparse("words", "lasso", folder, *more))
+    run = trainer.Run(row, options(tmp_path / "whole", folder))
+    (tmp_path / "whole").mkdir()
+    whole = run.to_the_end()
+    assert run.average is not None
+    assert run.average.n == 2 * run.n_batches
+    assert 0.95 * 24 <= sum(whole["counts"]["gates"].values()) <= 24
+    assert whole["quality"]["compact_test_ppl"] == pytest.approx(whole["quality"]["test_ppl"], rel=1e-4)
+    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), 3 * run.n_batches + 1, monkeypatch)
+    resumed = train(row, options(tmp_path / "cut", folder, resume=True))
+    assert numbers(resumed) == numbers(whole)
+
+
+def test_averages_that_cannot_be_are_refused(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"train\.average = 1, sparsify\.method = 'variational'"):
+        sparse("words", "bayes", folder, "train.average=1")
     with pytest.raises(RecipeError, match=r"refit\.average = 9, but there are 2 epochs"):
         sparse("words", "lasso", folder, "refit.average=9")
