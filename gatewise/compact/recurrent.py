@@ -271,7 +271,7 @@ class CompactRecurrent(Recurrent):
         fused = (
             x.shape[-1] and not backwards_packed and fusible(self.cell, [weights], self.gate_activation, mask)
         )
-        if fused and not faster_unfused(self.cell, x, [weights], len(state[0])):
+        if fused and not faster_unfused(self.cell, x, [weights], len(state[0]), sizes):
             ahead = x.flip(0) if reverse else x
             if x.is_cuda and is_slow(weights):
                 out, after = widened_layer(self.cell, ahead, state, weights, sizes)

@@ -18,6 +18,7 @@ from gatewise.layout import Cell, State
 from gatewise.nn.cells import SQUASHES
 
 REPLAYED: ContextVar[bool] = ContextVar("replayed", default=False)
+MOST_PACKED = 2**19  # numbers that the inputs add to the gates of a batch
 FUSED: dict[str, Callable[..., Any]] = {"LSTM": _VF.lstm, "GRU": _VF.gru}
 
 
@@ -172,13 +173,18 @@ def replayed() -> Iterator[None]:
         REPLAYED.reset(token)
 
 
-def faster_unfused(cell: Cell, x: Tensor, weights: Sequence[Weights], batch: int) -> bool:
-    """Whether our GPU kernels beat cuDNN's, by `benchmarks/recurrence.py`.
+def faster_unfused(
+    cell: Cell, x: Tensor, weights: Sequence[Weights], batch: int, batch_sizes: Tensor | None = None
+) -> bool:
+    """Whether our own way beats torch's kernels, by `benchmarks/recurrence.py` and `benchmarks/padded.py`.
 
-    With scales they save folding them, and undoing that on the way back. Without, they do for training in a graph,
-    where a launch or two per step cost nothing: while the recurrent matrix stays on chip, and beyond for batches
-    that keep the GPU busy.
+    On a GPU: with scales our kernels save folding them, and undoing that on the way back. Without, they win in
+    training in a graph, where a launch or two per step cost nothing: while the recurrent matrix stays on chip, and
+    beyond for batches that keep the GPU busy. On a CPU: to train packed sequences torch makes a gradient of the whole
+    input at every step, so the time grows with the square of the length.
     """
+    if batch_sizes is not None and x.is_cpu:
+        return torch.is_grad_enabled() and len(x) * len(weights[0].w_hh) > MOST_PACKED
     if any(no_kernel(cell, x, w) for w in weights):
         return False
     if not any(w.plain for w in weights):

@@ -237,7 +237,7 @@ class Recurrent(Unscriptable, nn.Module):
         if order is not None:
             weights = [w.for_sequences(order) for w in weights]
         fused = fusible(self.cell, weights, self.gate_activation, mask)
-        if fused and all(w.plain for w in weights) and not faster_unfused(self.cell, x, weights, n):
+        if fused and all(w.plain for w in weights) and not faster_unfused(self.cell, x, weights, n, sizes):
             flat = [p for w in weights for p in (w.w_ih, w.w_hh, w.b_ih, w.b_hh) if p is not None]
             output, *last = fused_stack(
                 self.cell,
@@ -272,7 +272,7 @@ class Recurrent(Unscriptable, nn.Module):
     ) -> tuple[Tensor, list[State]]:
         """One layer, by torch's kernel where that is exact and as fast, else by our own."""
         fused = fusible(self.cell, weights, self.gate_activation, mask)
-        if fused and not faster_unfused(self.cell, x, weights, len(states[0][0])):
+        if fused and not faster_unfused(self.cell, x, weights, len(states[0][0]), sizes):
             return fused_layer(self.cell, x, states, weights, sizes)
         runs = [
             scan_anywhere(

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import gatewise as gw
-from gatewise.nn import recurrent
+from gatewise.nn import recurrence, recurrent
 from gatewise.nn.padded import stretches_of
 
 
@@ -137,3 +138,28 @@ def test_torch_func_maps_over_weights_and_masks() -> None:
 
     expected = [layer(x, mask=mask)[0] for layer, mask in zip(layers, masks)]
     torch.testing.assert_close(torch.func.vmap(outputs)(stacked, masks), torch.stack(expected))
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["dense", "compact"])
+def test_long_packed_sequences_are_trained_without_torchs_kernel(
+    cell: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a size the scan is faster. It says the same, and is not taken where nothing is trained."""
+    model: nn.Module = Read(cell, num_layers=2, bidirectional=True)
+    model = gw.compress(model) if kind == "compact" else model
+    x, fused = torch.randn(5, 3, 3), recurrence.fused_stack
+    packed = pack_padded_sequence(x, torch.tensor([2, 5, 1]), enforce_sorted=False)
+    found = []
+    for most in (recurrence.MOST_PACKED, 0):
+        monkeypatch.setattr(recurrence, "MOST_PACKED", most)
+        with mock.patch.object(recurrence, "fused_stack", side_effect=fused) as kernel:
+            monkeypatch.setattr(recurrent, "fused_stack", kernel)
+            output = model.rnn(packed)[0].data
+            assert kernel.called == (most > 0)
+            with torch.no_grad():
+                model.rnn(packed)
+            assert kernel.called
+        gradients = torch.autograd.grad(output.square().sum(), [*model.rnn.parameters()])
+        found.append((output, gradients))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
