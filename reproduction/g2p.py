@@ -22,6 +22,7 @@ from gatewise.tasks.finished.opened import Record, open_record
 from gatewise.tasks.finished.saved import evaluate_saved
 
 TRIALS = Path(__file__).parent / "choice_g2p.json"
+KINDS = {"g2p_en": "g2p_en", "prune": "pruned", "bayes": "variational"}  # by what stands in the name of a trial
 ERRORS = (
     "test_word_error",
     "test_phoneme_error",
@@ -110,7 +111,8 @@ def draw(trials: Mapping[str, Any], path: Path) -> None:
             for trial in own if isinstance(own, list) else ():
                 size = next((trial[key] for key in sizes if key in trial), None)
                 errors = trial["valid_word_error"]
-                method = "g2p_en" if group == "g2p_en" else "pruned" if "prune" in trial["set"] else "dense"
+                said = f"{group} {trial['set']}"
+                method = next((kind for word, kind in KINDS.items() if word in said), "dense")
                 for error in errors if isinstance(errors, list) else [errors]:
                     if size is not None:
                         found.append(figures.Point(trial["set"], float(size), error, method))
