@@ -22,7 +22,11 @@ from gatewise.tasks.finished.opened import Record, open_record
 from gatewise.tasks.finished.saved import evaluate_saved
 
 TRIALS = Path(__file__).parent / "choice_g2p.json"
-KINDS = {"g2p_en": "g2p_en", "prune": "pruned", "bayes": "variational"}  # by what stands in the name of a trial
+KINDS = {
+    "g2p_en": "g2p_en",
+    "prune": "pruned",
+    "bayes": "variational",
+}  # by what stands in the name of a trial
 ERRORS = (
     "test_word_error",
     "test_phoneme_error",
