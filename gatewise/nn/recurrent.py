@@ -198,7 +198,7 @@ class Recurrent(Unscriptable, nn.Module):
         state = self._state(hx, x.shape[1], x, batched)
         mask = None if mask is None else self._time_first_mask(mask, x, batched)
         real = None if mask is None else stretches_of(mask)
-        # On padding where a layer begins it says the state that it was given, without removed neurons: by the scan.
+        # A given state shows on padding where a layer begins, without its removed neurons: the scan sees to that.
         if real is not None and (hx is None or (real.at_the_front and not self.bidirectional)):
             packed, state = self._packed(real.pack(x), state, real.sizes, real.order, real.undo)
             output = real.pad(packed, state[0][-self.num_directions :], len(x))

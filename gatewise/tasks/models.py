@@ -281,7 +281,7 @@ class Pronouncer(TaskModel):
     def taught(self, letters: Tensor, mask: Tensor | None, phonemes: Tensor) -> Tensor:
         state, attention = self.read_word(self.drop(self.emb(letters)), mask)
         before = torch.cat([torch.full_like(phonemes[:, :1], self.start), phonemes[:, :-1]], dim=1)
-        # What stands behind the end is skipped, but on a GPU, whose fused kernels know no mask.
+        # On a CPU the steps behind the end are skipped. The fused kernels of a GPU know no mask.
         ended = (phonemes == self.end).cumsum(1) > (phonemes == self.end)
         steps = {"mask": ~ended} if phonemes.is_cpu else {}
         out = self.drop(self.decoder(self.drop(self.phoneme_emb(before)), state, **steps)[0])

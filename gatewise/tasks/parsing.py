@@ -128,8 +128,8 @@ def _check(recipe: Recipe) -> None:
         )
     if train.average and sparsify.method == "variational":
         raise RecipeError(
-            f"train.average = {train.average}, sparsify.method = 'variational': means of a noise and of its size are "
-            "not the mean of networks. Set refit.average."
+            f"train.average = {train.average}, sparsify.method = 'variational': its weights are distributions, which "
+            "are not averaged. Set refit.average."
         )
     for key in ("drop_recurrent", "drop_words") if sparsify.method == "variational" else ():
         if getattr(train, key):
