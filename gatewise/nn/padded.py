@@ -1,4 +1,4 @@
-"""A padded batch as the packed sequences that it holds, so that padding costs nothing.
+"""A padded batch as the packed sequences that it holds, so that no step of padding is computed.
 
     mask[:, b] = 0 ... 0 1 ... 1 0 ... 0        one stretch of real steps in every sequence
     packed step s of sequence b = padded step first[b] + s
