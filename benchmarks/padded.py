@@ -27,6 +27,7 @@ from torch import Tensor
 
 import gatewise as gw
 from gatewise.nn import recurrent
+from gatewise.tasks.training.machine import prepare
 
 
 class Row(NamedTuple):
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    prepare(torch.device("cpu"))  # as the trainer does
     machine, rows = machine_line(), []
     print(machine, "\n\n| layer | bound, ms | packed, of the bound | all steps, of the bound |")
     print("| --- | --- | --- | --- |")

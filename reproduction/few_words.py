@@ -5,9 +5,10 @@
     python reproduction/few_words.py --data-dir DATA
 
 The sparse IMDb networks keep some 300 words with one number each, and four neurons. A regression on as many words is
-nearly as large. It begins with all words and drops those that move its scores least: |w| times the deviation of the
-word's count. Half of the words go at a time while there are thousands, a tenth from then on, and the rest is fitted
-again each time. The L2 penalty is chosen on validation, for each number of words by itself. It takes a few minutes.
+nearly as large. It begins with all words and drops those that add least to its scores: |w| times the root of the mean
+square of the word's count. Half of the words go at a time while there are thousands, a tenth from then on, and the
+rest is fitted again each time. The L2 penalty is chosen on validation, for each number of words by itself. It takes a
+few minutes.
 """
 
 from __future__ import annotations
@@ -52,11 +53,8 @@ def counted(examples: Examples, n_words: int) -> Tensor:  # (N, V) sparse
 
 
 def columns(counts: Tensor, words: Tensor) -> Tensor:
-    return (
-        counts.index_select(1, words).to_dense()
-        if len(words) < DENSE_BELOW
-        else counts.index_select(1, words)
-    )
+    own = counts.index_select(1, words)
+    return own.to_dense() if len(words) < DENSE_BELOW else own
 
 
 def fitted(counts: Tensor, targets: Tensor, words: Tensor, penalty: float) -> Line:
