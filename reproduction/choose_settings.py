@@ -107,6 +107,8 @@ TRIALS = {
             f"group=0.0015 l1=0.000021 {TO_640_NEURONS} drop_recurrent={recurrent} drop_words={words}"
             for recurrent, words in ((0.2, 0.05), (0.3, 0.1))
         ),
+        "group=0.0015 l1=0.000021 decay=0.2 clip=10 warm_up=600 shrink_every=2 budget.neurons=646 "
+        "budget.begin=0.1 budget.end=0.33 drop_recurrent=0.2 drop_words=0.05 average=8",
     ],
     "large-wn": [
         f"group={group} clip={clip} warm_up={updates}"
