@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from triton_device import DEVICE, INTERPRETED
 
 import gatewise as gw
-from gatewise.nn import recurrence, triton_persistent, triton_scan
+from gatewise.nn import recurrence, triton_persistent, triton_scan, triton_team
 from gatewise.nn.recurrence import replayed
 
 pytestmark = pytest.mark.filterwarnings(
@@ -75,7 +75,7 @@ def test_compact_layers_train_in_our_kernels(
     if INTERPRETED:
         room = SimpleNamespace(major=9, multi_processor_count=4, shared_memory_per_block_optin=2**17)
         monkeypatch.setattr(triton_persistent, "gpu", lambda device: room)
-        monkeypatch.setattr(triton_persistent, "await_all", lambda counter, count: None)
+        monkeypatch.setattr(triton_team, "await_all", lambda counter, count: None)
         monkeypatch.setattr(recurrence, "no_kernel", lambda cell, x, weights: None)
     monkeypatch.setattr(triton_scan, "precision", lambda: "ieee")
     with replayed():  # where a launch costs nothing, as in the recipes

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton_device import DEVICE, INTERPRETED
 
 import gatewise as gw
-from gatewise.nn import triton_persistent, triton_scan, triton_step
+from gatewise.nn import triton_persistent, triton_scan, triton_step, triton_team
 from gatewise.nn.cells import GRU, LSTM
 from gatewise.nn.recurrence import Weights, replayed, say_once, scan
 
@@ -33,7 +33,7 @@ def _setting(monkeypatch):
     if INTERPRETED:
         room = SimpleNamespace(major=9, multi_processor_count=4, shared_memory_per_block_optin=2**17)
         monkeypatch.setattr(triton_persistent, "gpu", lambda device: room)
-        monkeypatch.setattr(triton_persistent, "await_all", lambda counter, count: None)
+        monkeypatch.setattr(triton_team, "await_all", lambda counter, count: None)
 
 
 def draw(seed: int, hidden: int, batch: int | None = None):
