@@ -1,14 +1,16 @@
 """How well do a few words tell good reviews from bad ones? The bound of the IMDb rows.
 
-    score = sum of w[word] over the words of a review + b        logistic regression, no order, no LSTM
+    score = sum of w[word] n[word]^p over words + b        logistic regression, no order, no LSTM
 
-    python reproduction/few_words.py --data-dir DATA
+n is how often a word stands in a review. With p = 1 every time counts as much, with p = 1/2 the second time less.
+
+    python reproduction/few_words.py --data-dir DATA                 # p = 1
+    python reproduction/few_words.py --data-dir DATA --power 0.5
 
 The sparse IMDb networks keep some 300 words with one number each, and four neurons. A regression on as many words is
 nearly as large. It begins with all words and drops those that add least to its scores: |w| times the root of the mean
-square of the word's count. Half of the words go at a time while there are thousands, a tenth from then on, and the
-rest is fitted again each time. The L2 penalty is chosen on validation, for each number of words by itself. It takes a
-few minutes.
+square of n^p. Half of the words go at a time while there are thousands, a tenth from then on, and the rest is fitted
+again each time. The L2 penalty is chosen on validation, for each number of words by itself. It takes a few minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Line(NamedTuple):
 
 
 def counted(examples: Examples, n_words: int) -> Tensor:  # (N, V) sparse
-    """How often each word stands in each review; padding and unknown words do not count."""
+    """n: how often each word stands in each review; padding and unknown words do not count."""
     mask = examples.mask()
     rows = torch.arange(len(examples))[:, None].expand_as(mask)[mask]
     words = examples.inputs[mask]
@@ -76,10 +78,12 @@ def fitted(counts: Tensor, targets: Tensor, words: Tensor, penalty: float) -> Li
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
-    data = load_data(recipes.load("imdb-original"), parser.parse_args().data_dir)
+    parser.add_argument("--power", type=float, default=1.0, metavar="P")
+    args = parser.parse_args()
+    data = load_data(recipes.load("imdb-original"), args.data_dir)
     splits = {name: getattr(data, name) for name in ("train", "valid", "test")}
     n_words = 1 + max(int(part.inputs.max()) for part in splits.values())
-    counts = {name: counted(part, n_words) for name, part in splits.items()}
+    counts = {name: counted(part, n_words).pow(args.power) for name, part in splits.items()}
     targets = {name: part.targets.float() for name, part in splits.items()}
     train = counts["train"]
     spread = (torch.sparse.sum(train.square(), 0).to_dense() / len(targets["train"])).sqrt()
