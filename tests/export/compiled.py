@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import tempfile
@@ -58,7 +59,10 @@ def variety(k: int) -> Case:
 
 
 def run(*command: str | Path, cwd: Path | None = None, expect: int = 0) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    strict = os.environ | {"CFLAGS": "-Werror"}  # our compilers must not warn; a newer one may
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=strict
+    )
     assert done.returncode == expect, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from compiled import SOURCES, STRICT, VARIETY, compile_kernels, need_arm, run, variety
 from networks import Net
-from torch import nn
+from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export.csource import KERNELS
@@ -58,6 +58,27 @@ def test_kernels_inside(weights: str, tmp_path: Path) -> None:
     assert "gw.c" in (tmp_path / "apart" / "Makefile").read_text()
     with pytest.raises(ValueError, match="a weight file, of which a compiler knows nothing"):
         gw.export.to_c(small, tmp_path / "file", specialise=True, file_above=0)
+
+
+class Last(nn.Module):
+    """Scores of the last step, nothing cut."""
+
+    def __init__(self, cell: type[nn.RNNBase], hidden: int) -> None:
+        super().__init__()
+        self.rnn, self.fc = cell(2, hidden, batch_first=True), nn.Linear(hidden, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("hidden", [8, 9, *(pytest.param(n, marks=pytest.mark.long) for n in (6, 12, 16))])
+@pytest.mark.parametrize("cell", [nn.GRU, pytest.param(nn.LSTM, marks=pytest.mark.long)])
+def test_kernels_inside_are_clean_as_make_compiles_them(
+    cell: type[nn.RNNBase], hidden: int, tmp_path: Path
+) -> None:
+    """gcc knows all sizes then, and at -O2 it also warns of copies that no size leads to."""
+    gw.export.to_c(gw.compress(Last(cell, hidden).eval()), tmp_path / "m")
+    assert "passed" in run("make", "check", "CC=gcc", cwd=tmp_path / "m")
 
 
 @pytest.mark.parametrize("lanes", [[], ["-DGW_LANES=1"]])

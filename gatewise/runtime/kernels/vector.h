@@ -197,7 +197,8 @@ GW_INLINE vf vf_from_ints(vu b) {
 #endif
 }
 
-/* The first n lanes, 0 < n <= GW_LANES; the others are 0 and stay untouched in memory. */
+/* The first n lanes, 0 < n <= GW_LANES; the others are 0 and stay untouched in memory. Loops, because memcpy() would be
+ * called for so few, and where sizes are constants gcc warns of copies on paths that no n takes. */
 GW_INLINE vf vf_load_first(const float *p, int n) {
 #if GW_LANES == 16
     return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
@@ -206,7 +207,7 @@ GW_INLINE vf vf_load_first(const float *p, int n) {
     return *p;
 #else
     vf v = vf_all(0);
-    memcpy(&v, p, sizeof(float) * (size_t)n);
+    for (int l = 0; l < GW_LANES; l++) v[l] = l < n ? p[l] : 0;
     return v;
 #endif
 }
@@ -218,7 +219,7 @@ GW_INLINE void vf_store_first(float *p, vf v, int n) {
     (void)n;
     *p = v;
 #else
-    memcpy(p, &v, sizeof(float) * (size_t)n);
+    for (int l = 0; l < GW_LANES && l < n; l++) p[l] = v[l];
 #endif
 }
 
