@@ -54,6 +54,11 @@ class LassoHandle:
     def listen(self) -> None:
         """heard += (sum of w dL/dw over the weights of a unit)^2: what the loss changes without it, to first order"""
         parameters = self.parameters()
+        if frozen := [name for name, p in parameters.items() if not p.requires_grad]:
+            raise ValueError(
+                f"{', '.join(frozen)}: frozen, so the loss does not tell what it would miss of it. Set requires_grad "
+                "while you listen, or leave listen() out: then units go by their norm."
+            )
         if all(p.grad is None for p in parameters.values()):
             raise ValueError(f"{min(parameters)} has no gradient: call listen() after loss.backward().")
         # A layer of which nothing is left takes no part in the loss, and gets no gradient.

@@ -49,7 +49,8 @@ class Budget:
     Args:
         gates, neurons, weights, bytes: one of them, as a number (int) or as a part of what there is (float): live
             gates and kept neurons of the layers that the sparsifier works on, non-zero weights of the whole model as
-            `gatewise.measure` counts them, bytes of its export.
+            `gatewise.measure` counts them, bytes of the numbers in its export. Descriptions of its layers and
+            lists of what they keep come on top (`gatewise.sizes`).
         steps: how often step() will be called.
         begin, end: parts of the training. By `end` the learning rate should not have fallen far: what is left has to
             learn to do without the rest.
@@ -88,6 +89,8 @@ class Budget:
         self.target = absolute(self.kind, asked, self.all)
         self.refuse_impossible()
         self.reach = self.target  # what fits: gates of whole neurons, or bytes of whole gates, may be fewer
+        # Where nothing is trained any more, fewer than the budget may have been there before.
+        self.had = self.count() if steps == 1 else self.all
         device = next(self.model.parameters()).device
         self.calls = 0
         self.push, self.pull = (
@@ -323,13 +326,15 @@ class Budget:
     def judge(self) -> None:
         """Whether it fits; who ends elsewhere is told, with the way out."""
         self.found = self.count()
-        if (1 - BAND) * self.reach <= self.found <= self.target:
+        if (1 - BAND) * min(self.reach, self.had) <= self.found <= self.target:
             return
         if self.found > self.target:
             why = (
                 "The layers have weights that nobody steers, or neurons that start those of another layer, or step() "
                 "was not the last thing that changed them."
             )
+        elif self.steps == 1:
+            why = "With what did not fit went what then reached nothing: ask for as many more."
         else:
             why = "More went than had to: lower the penalty, let it begin later (warm_up=), or train longer."
         warnings.warn(

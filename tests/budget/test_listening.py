@@ -112,12 +112,42 @@ def test_a_layer_of_which_nothing_is_left_is_silent() -> None:
     assert budget.found == 2
 
 
+@pytest.mark.parametrize("wanted", [{"weights": 150}, {"gates": 16}, {"neurons": 6}])
+def test_a_network_that_fits_already_is_told_nothing(wanted: dict[str, int]) -> None:
+    """It has far less than it may, and nothing goes: there is no penalty that would be too strong."""
+    torch.manual_seed(0)
+    model = Speaker("GRU", 1, False)
+    with torch.no_grad():
+        for matrix in (model.rnn.weight_ih_l0, model.rnn.weight_hh_l0):
+            matrix[::2] = 0
+        for matrix in (model.fc.weight, model.rnn.weight_hh_l0):
+            matrix[:, :2] = 0
+    before = gw.measure(model)
+    gw.Budget(gw.GroupLasso(model, l1=1.0, group=1.0), steps=1, **wanted).step()
+    assert gw.measure(model) == before
+
+
+def test_what_a_cut_at_once_leaves_unread_is_told() -> None:
+    """Weights of a neuron that nobody reads any more count as gone; no penalty is to blame, for there was none."""
+    torch.manual_seed(0)
+    budget = gw.Budget(gw.GroupLasso(Speaker("GRU", 2, False), l1=1.0, group=1.0), weights=20, steps=1)
+    with pytest.warns(UserWarning, match=r"20 weights, and 13 are left\. .* then reached nothing: ask for"):
+        budget.step()
+
+
 def test_what_cannot_be_heard() -> None:
     """One sentence each."""
     model = Speaker("GRU", 1, False).float()
     lasso = gw.GroupLasso(model, l1=1.0, group=1.0)
     with pytest.raises(ValueError, match=r"has no gradient: call listen\(\) after loss.backward"):
         gw.Budget(lasso, neurons=2, steps=1).listen()
+    model.rnn.requires_grad_(False)  # rows without a gradient would look as if nobody missed them
+    loss_of(model.double(), 0).backward()
+    with pytest.raises(
+        ValueError, match=r"rnn.weight_ih_l0, rnn.weight_hh_l0: frozen, .* leave listen\(\) out"
+    ):
+        gw.Budget(gw.GroupLasso(model, l1=1.0, group=1.0), neurons=2, steps=1).listen()
+    model.requires_grad_(True)
     with pytest.raises(ValueError, match="for a budget that cuts at once"):
         gw.Budget(lasso, neurons=2, steps=10).listen()
     with pytest.raises(ValueError, match="Weights go by their size"):
