@@ -38,17 +38,17 @@ class Stretches:
         zero = torch.zeros_like(last[0])
         before = torch.cat([zero, *last[1:]], dim=-1)
         after = torch.cat([last[0], *(zero for _ in last[1:])], dim=-1)
-        step = torch.arange(steps)[:, None, None]
+        step = torch.arange(steps, device=self.first.device)[:, None, None]
         around = torch.where(step < self.first[:, None], before, after)
         return around.flatten(0, 1).index_copy(0, self.places, output).view(around.shape)
 
 
 def stretches_of(mask: Tensor) -> Stretches | None:  # (T, B) bool
     """None where sequences have gaps or no step at all, and where lengths must not decide what is computed."""
-    if not mask.is_cpu or one_way_for_all():
+    if not mask.is_cpu or type(mask) is not Tensor or one_way_for_all():  # a fake tensor has no values
         return None
     lengths, first = mask.sum(0), mask.int().argmax(0)
-    step = torch.arange(len(mask))[:, None]
+    step = torch.arange(len(mask), device=mask.device)[:, None]
     whole = mask == ((step >= first) & (step < first + lengths))
     if not bool(whole.all() & lengths.all()) or not lengths.numel():
         return None
@@ -62,4 +62,5 @@ def stretches_of(mask: Tensor) -> Stretches | None:  # (T, B) bool
 def one_way_for_all() -> bool:
     """Whether what runs now stands for other calls: compiled, traced, or mapped over by torch.func."""
     traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    traced = traced or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
     return traced or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

@@ -11,6 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import gatewise as gw
@@ -138,6 +140,25 @@ def test_torch_func_maps_over_weights_and_masks() -> None:
 
     expected = [layer(x, mask=mask)[0] for layer, mask in zip(layers, masks)]
     torch.testing.assert_close(torch.func.vmap(outputs)(stacked, masks), torch.stack(expected))
+
+
+def test_a_graph_of_the_operations_is_right_for_other_lengths() -> None:
+    """make_fx follows the tensors, and has no values to read lengths from; nor has a fake tensor."""
+    layer, x = gw.nn.LSTM(3, 4), torch.randn(4, 2, 3)
+    short, long = mask_of([2, 3], [2, 1], 4), mask_of([0, 1], [4, 3], 4)
+    followed = make_fx(lambda x, mask: layer(x, mask=mask)[0])(x, short)
+    torch.testing.assert_close(followed(x, long), layer(x, mask=long)[0])
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        output, _ = layer(fake.from_tensor(x), mask=fake.from_tensor(short))
+    assert output.shape == (4, 2, 4)
+
+
+def test_another_default_device_is_not_that_of_the_batch() -> None:
+    layer, x, mask = gw.nn.GRU(3, 4), torch.randn(4, 2, 3), mask_of([0, 1], [4, 3], 4)
+    expected = layer(x, mask=mask)
+    with torch.device("meta"):
+        found = layer(x, mask=mask)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
