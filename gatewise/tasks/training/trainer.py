@@ -149,11 +149,12 @@ class Run:
         with Progress(self.recipe.name, self.last_epoch, quiet) as progress:
             self.introduce(progress, resumed)
             self.epochs_of_part(progress)
-            if self.recipe.refit.epochs and self.part.name == "train" and self.begin_refit():
+            epoch = self.back_to_result()
+            if self.recipe.refit.epochs and self.part.name == "train" and self.begin_refit(epoch):
                 progress.epochs = self.last_epoch
                 progress.say(f"refit from epoch {self.part.first} on")
                 self.epochs_of_part(progress)
-            epoch = self.back_to_result()
+                epoch = self.back_to_result()
             result = self.ranks.from_first(lambda: self.finish(epoch))
         if self.board is not None:
             self.board.close()
@@ -175,10 +176,9 @@ class Run:
         while self.position.epoch <= self.part.last and not self.position.done:
             self.one_epoch(progress)
 
-    def begin_refit(self) -> bool:
+    def begin_refit(self, epoch: int) -> bool:
         """Go on without the penalty, from the result of the first part; not where it has made nothing zero."""
-        p = self.position
-        epoch, quality = self.back_to_result(), self.ranks.from_first(self.qualities)
+        p, quality = self.position, self.ranks.from_first(self.qualities)
         p.before = {"epoch": epoch, "quality": quality, "counts": plain(measure(self.model).to_dict())}
         if self.budget is not None:
             p.before["budget"] = self.budget.to_dict()

@@ -209,6 +209,16 @@ def test_a_network_in_which_nothing_is_zero_has_no_refit(folder: Path, tmp_path:
     assert result["epoch"] == len(lines(tmp_path)) == 1
 
 
+def test_who_is_not_refitted_is_taken_from_its_best_epoch_once(folder: Path, tmp_path: Path) -> None:
+    """A variational network is settled before a cut: what was kept of its best epoch does not fit it any more."""
+    never = ["sparsify.method=variational", "sparsify.log_sigma=-12", *WIDE, *STILL]
+    more = ["train.epochs=2", "train.keep=best", "train.shrink_every=1"]
+    with pytest.warns(UserWarning, match=r"no refit, the result is that of \[train\]"):
+        result = train(tiny("words", folder, *never, *more, *REFIT), options(tmp_path, folder))
+    assert result["epoch"] == result["before_refit"]["epoch"]
+    assert result["quality"]["valid_ppl"] == result["before_refit"]["quality"]["valid_ppl"]
+
+
 def test_schedules_count_from_the_first_epoch_of_the_refit(folder: Path, tmp_path: Path) -> None:
     """lr d^max(e - after, 0), as in [train], and a straight fall to zero by default."""
     power = ["refit.epochs=3", "refit.lr=0.5", "refit.schedule=power", "refit.decay=0.5", "refit.after=1"]
