@@ -44,7 +44,7 @@ def demo(
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise data word-ptb --data-dir corpora")
 def data(
     tasks: Annotated[
-        list[str] | None, typer.Argument(help="word-ptb, char-ptb, imdb, agnews; all four by default.")
+        list[str] | None, typer.Argument(help="word-ptb, char-ptb, imdb, agnews, g2p; all five by default.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
