@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.rounded import rounded_model
+from gatewise.export.c.rounded import rounded_model
 from gatewise.tasks.data.pronunciation import (
     END,
     LETTERS,

@@ -50,6 +50,17 @@ def test_tasks_point_one_way() -> None:
     assert seen > 20
 
 
+def test_forms_of_an_export_do_not_know_each_other() -> None:
+    """A saved model, ONNX and C can each be read alone; what they share stands beside them, or in a stage before."""
+    forms, seen = {"saved", "onnx", "c"}, 0
+    for form in forms:
+        for path in (PACKAGE / "export" / form).rglob("*.py"):
+            for other in re.findall(r"^\s*from gatewise\.export\.(\w+)", path.read_text(), re.M):
+                seen += 1
+                assert other not in forms - {form}, f"{path} imports {other}"
+    assert seen > 20
+
+
 def test_every_stage_has_its_place() -> None:
     """A module outside the list would escape the test above."""
     found = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import gatewise as gw
-from gatewise.export.goldenprogram import rounded_layers
+from gatewise.export.c.golden_program import rounded_layers
 from gatewise.tasks.data.encoding import Encoding
 from gatewise.tasks.data.pronunciation import END, LETTER_END
 from gatewise.tasks.finished.opened import open_run

@@ -43,7 +43,7 @@ def export(
     What its inputs and outputs mean goes along, as NAME.encoding.json.
     """
     from gatewise.export import load, to_c, to_onnx
-    from gatewise.export.csource import check_replaceable
+    from gatewise.export.c.source import check_replaceable
     from gatewise.export.written import check_regular
     from gatewise.tasks.data.encoding import ENCODING, copy_encoding
     from gatewise.tasks.files import model_folder

@@ -1,9 +1,9 @@
 """Carries a compact network away: into a checkpoint of its own format, into ONNX, or into C."""
 
+from gatewise.export.c.source import CSource, to_c
 from gatewise.export.card import model_card
-from gatewise.export.checkpoint import Saved, load, save
-from gatewise.export.csource import CSource, to_c
-from gatewise.export.onnx import to_onnx
-from gatewise.export.pair import CheckpointError
+from gatewise.export.onnx.model import to_onnx
+from gatewise.export.saved.checkpoint import Saved, load, save
+from gatewise.export.saved.pair import CheckpointError
 
 __all__ = ["CSource", "CheckpointError", "Saved", "load", "model_card", "save", "to_c", "to_onnx"]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
-from gatewise.export.goldenprogram import by_name, made_up
-from gatewise.export.onnx import to_onnx
+from gatewise.export.c.golden_program import by_name, made_up
+from gatewise.export.onnx.model import to_onnx
 from gatewise.nn.lookup import SINGLE_STEP, replace_module
 from gatewise.nn.recurrent import GRU, LSTM
 from gatewise.program.graph import leaves, letters_in, mapped

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 import gatewise
-from gatewise.export.schema import SchemaError, number, record, text
+from gatewise.export.saved.schema import SchemaError, number, record, text
 from gatewise.export.timing import take_turns
 from gatewise.tasks.files import RunError, write_json
 from gatewise.tasks.models import WordLM

@@ -13,7 +13,7 @@ import optuna
 from optuna.pruners import BasePruner, NopPruner
 from optuna.trial import FrozenTrial, TrialState
 
-from gatewise.export.schema import maybe, plain, record, table, text
+from gatewise.export.saved.schema import maybe, plain, record, table, text
 from gatewise.sweep import cost as costs
 from gatewise.sweep.plan import DENSE, SPARSE, Plan
 from gatewise.sweep.space import SweepError

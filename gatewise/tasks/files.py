@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gatewise.export.schema import Check, SchemaError
+from gatewise.export.saved.schema import Check, SchemaError
 from gatewise.export.written import alone_in, check_regular, write_new
 from gatewise.tasks import recorded
 

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatewise.export.schema import Check, Early, listed, maybe, number, plain, record, table, text, whole
+from gatewise.export.saved.schema import (
+    Check,
+    Early,
+    listed,
+    maybe,
+    number,
+    plain,
+    record,
+    table,
+    text,
+    whole,
+)
 
 measured = maybe(number())
 

@@ -16,7 +16,8 @@ from typing import Any
 import typer
 
 from gatewise.cli import app
-from gatewise.export import cprogram, onnx_program
+from gatewise.export.c.program import WRITE
+from gatewise.export.onnx.program import RULES as NODES
 from gatewise.program import operations as ops
 from gatewise.runtime.links import LINKS
 from gatewise.runtime.rules import RULES
@@ -143,8 +144,8 @@ def operation_line(kind: type[ops.Operation]) -> str:
     has = {
         "chain": given or kind in LINKS,
         "engine": given or kind in RULES or kind in BY_MODULE,
-        "onnx": given or kind in onnx_program.RULES,
-        "c": given or kind in cprogram.WRITE or kind in BY_MODULE,
+        "onnx": given or kind in NODES,
+        "c": given or kind in WRITE or kind in BY_MODULE,
     }
     chain, engine, onnx, c = ("yes" if found else "" for found in has.values())
     int8 = "yes" if kind in BY_MODULE[1:4] or kind is ops.Decode else ""

@@ -17,8 +17,8 @@ from chains import PLAIN, Case, build
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.cprogramcheck import as_stored
-from gatewise.export.goldenprogram import chosen
+from gatewise.export.c.golden_program import chosen
+from gatewise.export.c.program_check import as_stored
 from gatewise.program.ways import programs
 from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.narrow import narrow_chain

@@ -22,7 +22,8 @@ from saved_models import Tagger, sparse, variational
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export import CheckpointError, pair
+from gatewise.export import CheckpointError
+from gatewise.export.saved import pair
 from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM
 
 Config = dict[str, Any]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export import pair
+from gatewise.export.saved import pair
 
 
 class Tagger(nn.Module):

@@ -18,8 +18,8 @@ from networks import Net, tagger
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.cmodel import should_fold
-from gatewise.export.reference import answer, rounded
+from gatewise.export.c.chain import should_fold
+from gatewise.export.c.reference import answer, rounded
 from gatewise.runtime.narrow import narrow_chain
 
 

@@ -15,8 +15,8 @@ from networks import Net
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.csource import KERNELS
-from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES
+from gatewise.export.c.source import KERNELS
+from gatewise.export.c.structs import LAYER_BYTES, MATRIX_BYTES
 
 LIKE_OURS = ["read", "run", "layer_1", "m", "E", "golden_x"]
 COMPILERS = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]

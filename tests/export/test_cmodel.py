@@ -15,9 +15,9 @@ from networks import tagger
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.carrays import Arrays, literal
-from gatewise.export.cstructs import LAYER_BYTES, MATRIX_BYTES, layer_scratch
-from gatewise.export.golden import golden_input
+from gatewise.export.c.arrays import Arrays, literal
+from gatewise.export.c.golden import golden_input
+from gatewise.export.c.structs import LAYER_BYTES, MATRIX_BYTES, layer_scratch
 from gatewise.runtime.bindings import _layer
 from gatewise.runtime.narrow import Level, narrow_chain
 from gatewise.runtime.stages import arrange

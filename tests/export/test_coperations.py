@@ -13,7 +13,7 @@ from compiled import CompiledProgram
 from test_cprogram import agree_in_pieces
 from torch import Tensor, nn
 
-from gatewise.export.goldenprogram import answers, from_example
+from gatewise.export.c.golden_program import answers, from_example
 
 POSITIVE = {"log", "log2", "log10", "sqrt", "rsqrt", "log1p"}
 SMALL = {"asin", "acos"}

@@ -15,9 +15,9 @@ from networks import Net
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.coperations import shape_of
-from gatewise.export.cprogramcheck import as_stored
-from gatewise.export.goldenprogram import answers, from_example, rounded_layers
+from gatewise.export.c.golden_program import answers, from_example, rounded_layers
+from gatewise.export.c.operations import shape_of
+from gatewise.export.c.program_check import as_stored
 from gatewise.runtime.narrow import ChainError
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
@@ -33,7 +33,7 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ChainError("not now")
 
-    monkeypatch.setattr("gatewise.export.csource.narrowed", refuse)
+    monkeypatch.setattr("gatewise.export.c.source.narrowed", refuse)
 
 
 def one_by_one(given: dict[Any, Any], batch: int) -> list[dict[Any, Any]]:

@@ -17,7 +17,7 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.cli import main
-from gatewise.export.csource import KERNELS
+from gatewise.export.c.source import KERNELS
 from gatewise.runtime.chained import ChainError
 
 

@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from test_onnx_programs import Session
 
 import gatewise as gw
-from gatewise.export.goldenprogram import answers, from_example, rounded_layers
+from gatewise.export.c.golden_program import answers, from_example, rounded_layers
 
 
 @given(case=spellers())

@@ -14,7 +14,8 @@ from saved_models import IDS, Tagger, sparse
 from torch import nn
 
 import gatewise as gw
-from gatewise.export import CheckpointError, pair
+from gatewise.export import CheckpointError
+from gatewise.export.saved import pair
 from gatewise.tasks.models import WordLM
 
 

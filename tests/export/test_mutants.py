@@ -12,7 +12,8 @@ from mutants import Base, bases, loaded, mutant, write
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export import CheckpointError, pair
+from gatewise.export import CheckpointError
+from gatewise.export.saved import pair
 
 MUTANTS = (150, 10_000)  # usual and --long
 

@@ -13,7 +13,7 @@ from networks import Net
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.rounded import rounded_model
+from gatewise.export.c.rounded import rounded_model
 from gatewise.runtime.narrow import Affine, narrow_chain
 
 

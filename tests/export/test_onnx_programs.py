@@ -20,7 +20,8 @@ from operations import OPERATIONS, behind_a_layer
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export import onnx_pointwise, onnx_program
+from gatewise.export.onnx import pointwise
+from gatewise.export.onnx.program import RULES
 from gatewise.program import operations
 from gatewise.program.graph import Program, leaves
 from gatewise.program.operations import Collect, Input, Opaque, Operation, Turn
@@ -101,9 +102,9 @@ def test_every_operation_has_a_rule() -> None:
     """A new operation or function must not be found missing by a user's model."""
     known = {op for op in vars(operations).values() if isinstance(op, type) and issubclass(op, Operation)}
     only_analysed = {Opaque, Turn, Collect}  # programs() gives none of them
-    assert set(onnx_program.RULES) == known - {Operation, Input} - only_analysed
+    assert set(RULES) == known - {Operation, Input} - only_analysed
     functions = operations.KEEPS_ZERO | operations.MOVES_ZERO
-    assert functions == set(onnx_pointwise.OPERATORS) | set(onnx_pointwise.FUNCTIONS)
+    assert functions == set(pointwise.OPERATORS) | set(pointwise.FUNCTIONS)
 
 
 Heads = namedtuple("Heads", "logits value")

@@ -13,7 +13,8 @@ import torch
 from saved_models import IDS, Tagger, sparse
 
 import gatewise as gw
-from gatewise.export import CheckpointError, pair
+from gatewise.export import CheckpointError
+from gatewise.export.saved import pair
 from gatewise.export.written import alone_in, put
 
 

@@ -8,9 +8,9 @@ from networks import Classifier
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.rebuild import build, describe
-from gatewise.export.rebuild_compact import check_ascends, check_embedding
-from gatewise.export.schema import SchemaError
+from gatewise.export.saved.rebuild import build, describe
+from gatewise.export.saved.rebuild_compact import check_ascends, check_embedding
+from gatewise.export.saved.schema import SchemaError
 
 
 @pytest.mark.parametrize("indices", [[0, 2, 1], [1, 1], [-1, 0], [0, 4]])

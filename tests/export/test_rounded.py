@@ -13,9 +13,9 @@ from networks import LanguageModel, randomly_sparse
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.cmodel import should_fold
-from gatewise.export.reference import answer, rounded
-from gatewise.export.rounded import rounded_model
+from gatewise.export.c.chain import should_fold
+from gatewise.export.c.reference import answer, rounded
+from gatewise.export.c.rounded import rounded_model
 from gatewise.program.graph import leaves
 from gatewise.runtime.narrow import narrow_chain
 from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM

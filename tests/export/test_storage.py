@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.export.schema import SchemaError
-from gatewise.export.storage import Entry, decode, encode
+from gatewise.export.saved.schema import SchemaError
+from gatewise.export.saved.storage import Entry, decode, encode
 
 
 @given(rows=st.integers(0, 9), columns=st.integers(0, 9), density=st.sampled_from([0.0, 0.1, 0.4, 1.0]),

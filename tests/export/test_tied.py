@@ -16,8 +16,8 @@ from networks import CELLS, LanguageModel, randomly_sparse
 from onnx.reference import ReferenceEvaluator
 
 import gatewise as gw
-from gatewise.export.cmodel import should_fold
-from gatewise.export.reference import answer, rounded
+from gatewise.export.c.chain import should_fold
+from gatewise.export.c.reference import answer, rounded
 from gatewise.runtime.narrow import narrow_chain
 
 WORDS, WIDTH = 70, 12  # a whole panel of rows and a rest

@@ -25,8 +25,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from gatewise.export.pair import CONFIG, parsed
-from gatewise.export.schema import Early, flag, listed, number, one_of, record, text, whole
+from gatewise.export.saved.pair import CONFIG, parsed
+from gatewise.export.saved.schema import Early, flag, listed, number, one_of, record, text, whole
 from gatewise.tasks.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.tasks.data.language import LanguageData, Vocabulary, unix_lines, words_of
 from gatewise.tasks.data.pronunciation import LETTERS, PHONEMES, WordData, pronounced, spelled

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.export import load
-from gatewise.export.rounded import rounded_model
+from gatewise.export.c.rounded import rounded_model
 from gatewise.report import Report, measure
 from gatewise.tasks import recipe as recipes
 from gatewise.tasks.data.corpus import describe, load_data

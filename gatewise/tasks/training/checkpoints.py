@@ -18,7 +18,18 @@ from typing import Any
 
 import torch
 
-from gatewise.export.schema import Check, Early, SchemaError, listed, maybe, record, table, text, whole, wrong
+from gatewise.export.saved.schema import (
+    Check,
+    Early,
+    SchemaError,
+    listed,
+    maybe,
+    record,
+    table,
+    text,
+    whole,
+    wrong,
+)
 from gatewise.tasks import recorded
 from gatewise.tasks.files import RunError, plain, write_whole
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.export import CheckpointError, load
 from gatewise.export.card import CARD
-from gatewise.export.pair import CONFIG, WEIGHTS
+from gatewise.export.saved.pair import CONFIG, WEIGHTS
 from gatewise.export.written import check_regular
 from gatewise.tasks import recorded
 from gatewise.tasks.data.corpus import describe, digest, load_data

@@ -13,7 +13,7 @@ import torch
 from tiny_corpora import table, tiny
 
 import gatewise as gw
-from gatewise.export import pair
+from gatewise.export.saved import pair
 from gatewise.tasks import load_encoding
 from gatewise.tasks.data.classification import TextRules, csv_texts
 from gatewise.tasks.data.corpus import load_data

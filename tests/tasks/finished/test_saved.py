@@ -11,8 +11,8 @@ import torch
 from tiny_corpora import tiny
 
 import gatewise as gw
-from gatewise.export.cmodel import should_fold
-from gatewise.export.reference import answer, rounded
+from gatewise.export.c.chain import should_fold
+from gatewise.export.c.reference import answer, rounded
 from gatewise.runtime.narrow import narrow_chain
 from gatewise.tasks.finished import saved
 from gatewise.tasks.training.trainer import Options, train

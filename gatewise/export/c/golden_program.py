@@ -1,0 +1,209 @@
+"""Golden vectors of a program: arguments that are made up, what forward() answers to them, and what C must answer."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear
+from gatewise.export.c.golden import GOLDEN_NUMBERS, GOLDEN_STEPS
+from gatewise.export.c.reference import as_read
+from gatewise.export.c.sizes import alone, largest, product
+from gatewise.nn.lookup import evaluating
+from gatewise.program import operations as ops
+from gatewise.program.graph import BOOL, FLOAT, Node, Program, leaves, mapped
+from gatewise.program.sizes import Size, at
+from gatewise.program.ways import bound_example
+from gatewise.runtime.arguments import letters_of
+from gatewise.runtime.evaluate import evaluate
+
+Array = NDArray[Any]
+MOVED = (ops.Reshape, ops.Permute, ops.Slice, ops.Expand, ops.Concat, ops.Flip, ops.Pad, ops.Cast)
+OTHERWISE = "forward() gives something else than what was recorded of it."
+
+
+class GoldenProgram:
+    """One sequence, the compact model's answers to it, and those that the C must give; in the order of results."""
+
+    def __init__(
+        self, program: Program, model: nn.Module, most: int, int8: bool, example: Any = None
+    ) -> None:
+        self.program, self.model = program, model
+        self.rounded = rounded_layers(model) if int8 else model
+        given = self.first_that_runs(most, example)
+        self.inputs = {node: given[node].numpy() for node in program.inputs}
+        self.letters = letters_of(self.inputs)
+        self.exact, self.computed = answers(program, model, given), self.evaluated(given)
+        for got, wanted in zip(self.plain(given), self.exact):
+            if not np.allclose(got, wanted, rtol=1e-3, atol=1e-4, equal_nan=True):
+                raise ValueError(OTHERWISE)
+        self.expected = self.computed if int8 else self.exact
+
+    def first_that_runs(self, most: int, example: Any) -> dict[Node, Tensor]:
+        """Arguments that forward() answers with numbers."""
+        reasons = ["their sizes depend on each other"]
+        for given in candidates(self.program, self.model, most, example):
+            try:
+                found = answers(self.program, self.model, given)
+                evaluate(self.program, self.model, by_name(self.program, given))
+            except Exception as error:  # forward() is the user's code
+                reasons.append(f"{type(error).__name__}: {error}")
+            else:
+                if not any(np.isnan(array).any() for array in found):
+                    return given
+                reasons.append("its answer is NaN")
+        raise ValueError(
+            f"forward() does not take arguments that were made up ({reasons[:2][-1]}). Give an example= that it does."
+        )
+
+    def evaluated(self, given: Mapping[Node, Tensor]) -> list[Array]:
+        """What the C computes, in double precision."""
+        return arrays(evaluate(self.program, self.rounded, by_name(self.program, given)))
+
+    def plain(self, given: Mapping[Node, Tensor]) -> list[Array]:
+        return arrays(evaluate(self.program, self.model, by_name(self.program, given)))
+
+    def errors(self, example: Any = None) -> tuple[float, float]:
+        """Largest absolute error, and the same relative to the largest answer.
+
+        Of whole numbers, symbols say, it is the share of sequences in which some are others.
+        """
+        exact, computed = self.exact, self.computed
+        if example is not None:
+            given = from_example(self.program, self.model, example)
+            exact, computed = answers(self.program, self.model, given), self.evaluated(given)
+        whole = [(a != b).reshape(len(b), -1).any(1).mean() for a, b in zip(computed, exact) if is_whole(b)]
+        pairs = [(a, b) for a, b in zip(computed, exact) if b.dtype.kind == "f" and b.size]
+        error = max((float(np.nanmax(np.abs(a - b))) for a, b in pairs), default=0.0)
+        largest = max((float(np.nanmax(np.abs(b))) for _, b in pairs), default=0.0)
+        share = float(max(whole, default=0.0))
+        return max(error, share), max(error / max(largest, 1e-30), share)
+
+
+def is_whole(answer: Array) -> bool:
+    """Whether it is whole numbers, a row for every sequence."""
+    return answer.dtype.kind != "f" and answer.ndim > 0 and answer.size > 0
+
+
+def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
+    """The way to call forward() that the example shows; without one, that with the fewest arguments."""
+    if example is None:
+        return min(every, key=lambda program: len(program.arguments))
+    given = {name for name, value in bound_example(model, example).items() if value is not None}
+    return min(every, key=lambda program: len(given ^ set(program.arguments)))
+
+
+def candidates(program: Program, model: nn.Module, most: int, example: Any) -> Iterator[dict[Node, Tensor]]:
+    """Arguments of one sequence: vectors and ids at random, and for other whole numbers what may be a length."""
+    free = [size for node in program.inputs for size in node.shape if isinstance(size, Size)]
+    names = frozenset[str]().union(*(size.letters for size in free))
+    sizes = dict.fromkeys(names, 1) | {"B": 1}
+    for steps in (GOLDEN_STEPS, 2):
+        sizes |= {name: min(most, max(n, 1)) for name, n in (("T", steps), ("S", steps - 3)) if name in names}
+        if (
+            sum(product([largest(alone(n), steps) for n in node.shape]) for node in program.results)
+            <= GOLDEN_NUMBERS
+        ):
+            break
+    fits = all(at(size, sizes) > 0 for size in free)
+    for other in (sizes.get("T", 1), 1, 0) if fits else ():
+        generator = np.random.default_rng(0)
+        yield {node: made_up(node, program, model, sizes, other, generator) for node in program.inputs}
+    if example is not None:
+        yield first_sequence(from_example(program, model, example), most)
+
+
+def made_up(
+    node: Node, program: Program, model: nn.Module, sizes: Mapping[str, int], other: int, generator: Any
+) -> Tensor:
+    shape = tuple(at(size, sizes) for size in node.shape)
+    if node.kind == FLOAT:
+        return torch.from_numpy(generator.standard_normal(shape, np.float32))
+    if node.kind == BOOL:
+        return torch.ones(shape, dtype=torch.bool)
+    tables = tables_of(node, program, model)
+    if not tables:
+        return torch.full(shape, other)
+    words = min(table.num_embeddings for table in tables)
+    ids = generator.integers(0, words, shape)
+    rows = getattr(tables[0], "rows", None)
+    kept = np.flatnonzero(np.zeros(0) if rows is None else rows.numpy()[:words] >= 0)
+    if len(kept):  # of few kept words, a draw would show the biases and little else
+        ids.reshape(-1)[::2] = generator.choice(kept, -(-ids.size // 2))
+    return torch.from_numpy(ids)
+
+
+def tables_of(node: Node, program: Program, model: nn.Module) -> list[Any]:
+    """The embeddings that an argument reaches."""
+    users, seen, waiting, found = program.users(), set[Node](), [node], list[Any]()
+    while waiting:
+        current = waiting.pop()
+        for user in users[current]:
+            if isinstance(user.op, ops.Embed):
+                found.append(model.get_submodule(user.op.module))
+            elif isinstance(user.op, MOVED) and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return found
+
+
+def from_example(program: Program, model: nn.Module, example: Any) -> dict[Node, Tensor]:
+    """The arguments of an example call, by node."""
+    args = example if isinstance(example, tuple) else (example,)
+    named = inspect.signature(model.forward).bind_partial(*args).arguments
+    given: dict[Node, Tensor] = {}
+    for name, expected in program.arguments.items():
+        if name not in named:
+            raise ValueError(f"example: forward() needs {name!r}, too; give a tuple of its arguments.")
+        for node, value in zip(leaves(expected), leaves(named[name]), strict=True):
+            tensor = torch.as_tensor(value)
+            given[node] = tensor.float() if tensor.is_floating_point() else tensor
+    return given
+
+
+def first_sequence(given: Mapping[Node, Tensor], most: int) -> dict[Node, Tensor]:
+    """One sequence of a batch, as far as it fits."""
+    found = {}
+    for node, tensor in given.items():
+        for axis, size in enumerate(node.shape):
+            if isinstance(size, Size):
+                tensor = tensor.narrow(axis, 0, 1 if str(size) == "B" else min(most, tensor.shape[axis]))
+        found[node] = tensor.clamp(max=most) if node.kind == "int" and node.rank == 1 else tensor
+    return found
+
+
+def by_name(program: Program, given: Mapping[Node, Tensor]) -> dict[str, Any]:
+    return {name: mapped(lambda node: given[node], value) for name, value in program.arguments.items()}
+
+
+def answers(program: Program, model: nn.Module, given: Mapping[Node, Tensor]) -> list[Array]:
+    with evaluating(model), torch.no_grad():
+        return arrays(model(**by_name(program, given)))
+
+
+def arrays(value: Any) -> list[Array]:
+    return [np.asarray(leaf) for leaf in leaves(value) if isinstance(leaf, Tensor | np.ndarray | np.generic)]
+
+
+def rounded_layers(model: nn.Module) -> nn.Module:
+    """A copy with the weights of compact layers as int8 stands for them."""
+    small = copy.deepcopy(model)
+    done: set[int] = set()
+    for module in small.modules():
+        names: tuple[str, ...] = ()
+        if isinstance(module, CompactLinear | CompactEmbedding):
+            names = ("weight",)
+        elif isinstance(module, CompactLayer):
+            names = ("weight_ih", "weight_hh")
+        for parameter in (module.get_parameter(name) for name in names):
+            if id(parameter) not in done:
+                done.add(id(parameter))
+                parameter.data.copy_(torch.from_numpy(as_read(parameter.detach().numpy())))
+    return small

@@ -1,0 +1,1 @@
+"""A compact model as an ONNX graph: its program, operation by operation."""

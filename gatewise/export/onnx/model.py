@@ -1,0 +1,82 @@
+"""to_onnx(small, "model.onnx"): a compact model as an ONNX graph.
+
+Every layer and direction is one LSTM or GRU node of its own width, which runtimes have fast code for. ONNX has no
+word for a constant gate: its row is zero. An output layer that shares its matrix with the embedding reads it from
+there, by nodes whose inputs are constants: runtimes compute those once, when they load the file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gatewise.export.onnx.program import program_model
+from gatewise.export.onnx.ways import chosen, length_arguments, with_states, without_states
+from gatewise.export.written import put
+from gatewise.program.graph import Program
+from gatewise.program.ways import bound_example
+from gatewise.runtime.chain import find_chain
+from gatewise.runtime.narrow import recorded, shippable
+
+OPSETS = (15, 23)  # Shape with a range; the last one whose operators were tried
+
+
+def to_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    opset: int = 17,
+    states: bool | None = None,
+    lengths: bool | None = None,
+    example: Any = None,
+) -> Path:
+    """Write a model, compact or to be compressed, as one .onnx file; checked, and whole or not at all.
+
+    Args:
+        states: whether initial states are inputs and last states outputs. None: where forward() returns them.
+        lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros; the
+            last step is that of the sequence, and mean, maximum and sum are over its steps. None: where forward()
+            takes them; where it finds them by the padding of texts, so does the graph.
+        example: the arguments of one call, where forward() does not say what its inputs look like.
+
+    Raises:
+        ChainError: forward() does what ONNX cannot; the message has its line.
+        ImportError: the package onnx is not installed.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("to_onnx() needs the package onnx: pip install gatewise[onnx]") from error
+    if not OPSETS[0] <= opset <= OPSETS[1]:
+        raise ValueError(f"opset={opset}: expected one from {OPSETS[0]} to {OPSETS[1]}.")
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"{target} is a folder; ONNX is written into a file, {target / 'model.onnx'} say."
+        )
+    proto = program_model(*program_of(model, states, lengths, example), opset)
+    onnx.checker.check_model(proto, full_check=True)
+    put(target, proto.SerializeToString())
+    return target
+
+
+def program_of(
+    model: nn.Module, states: bool | None, lengths: bool | None, example: Any
+) -> tuple[nn.Module, Program]:
+    """The compact model, and its program as asked for."""
+    small = shippable(model)
+    found = recorded(small, example)
+    if lengths and not any(map(length_arguments, found)):
+        chain = find_chain(small, found)
+        if chain.no_lengths:
+            raise ValueError(f"lengths=True: {chain.no_lengths}, so the graph takes no lengths.")
+    shown = {name for name, value in bound_example(small, example).items() if value is not None}
+    if states is None and lengths is None:
+        found = [p for p in found if set(p.arguments) <= shown and not p.absent & shown] or found
+    program = chosen(found, states, lengths)
+    if states is None:
+        return small, program
+    return small, with_states(program, small) if states else without_states(program)

@@ -1,0 +1,189 @@
+"""What a saved model says of itself, checked: its schema, its layers on the meta device, its tensors.
+
+Every size is compared with the bytes that are there before anything is allocated for it. SchemaError and what torch
+raises while layers are built become one CheckpointError with the name of the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatewise.export.saved.pair import CONFIG, WEIGHTS, CheckpointError, said, tensors_in
+from gatewise.export.saved.rebuild import build, check_values, dense_classes, read_layer
+from gatewise.export.saved.rebuild_compact import parts
+from gatewise.export.saved.schema import (
+    Early,
+    SchemaError,
+    flag,
+    listed,
+    maybe,
+    plain,
+    record,
+    table,
+    text,
+    whole,
+)
+from gatewise.export.saved.storage import PARTS, Entry, decode
+
+ALWAYS = 2**27  # bytes that a file may ask for, however small it is
+# What torch, or a constructor, raises where sizes and names do not fit together.
+WRONG = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ImportError, StopIteration)
+anything = table(lambda _, value: value)
+SCHEMA = record(
+    **{"class": text},
+    arguments=maybe(table(plain)),
+    training=flag,
+    modules=anything,
+    shared=table(text),
+    frozen=Early(listed(text), []),
+    tensors=anything,
+)
+
+
+@contextmanager
+def refusing(file: Path) -> Iterator[None]:
+    """What a config says that cannot be is said with its file."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except WRONG as error:
+        reason = str(error) if isinstance(error, SchemaError) else said(error)
+        raise CheckpointError(
+            f"{file}: its layers cannot be built from it ({reason}). The file was altered, or written by a program "
+            "that is not gatewise; save the model again."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a config says, checked against its schema: nothing has been allocated for it."""
+
+    kind: str  # the class of the model
+    arguments: dict[str, Any] | None
+    training: bool
+    modules: dict[str, dict[str, Any]]
+    shared: dict[str, str]
+    frozen: list[str]
+    entries: dict[str, Entry]
+    blanks: dict[str, Tensor]  # the state_dict, on the meta device
+
+    @staticmethod
+    def read(config: Mapping[str, Any]) -> Contents:
+        found = SCHEMA("it", config)
+        entries = {name: Entry.read(f"tensors.{name}", entry) for name, entry in found["tensors"].items()}
+        blanks = {name: entry.blank() for name, entry in entries.items()}
+        for name, first in found["shared"].items():
+            if name in entries or first not in entries:
+                raise SchemaError(f"shared.{name} names {first!r}, which is no other tensor")
+            blanks[name] = blanks[first]
+        own = parts(blanks, found["modules"])
+        modules = {
+            name: read_layer(name or "the model", m, own[name]) for name, m in found["modules"].items()
+        }
+        return Contents(
+            found["class"],
+            found["arguments"],
+            found["training"],
+            modules,
+            found["shared"],
+            found["frozen"],
+            entries,
+            blanks,
+        )
+
+    def check_room(self, stored: int, into: nn.Module | None) -> None:
+        """A few bytes of a sparse matrix can stand for any number of zeros: that many are refused."""
+        model = [] if into is None else [*into.parameters(), *into.buffers()]
+        needed = sum(entry.dense_bytes for entry in self.entries.values())
+        given = stored + sum(t.numel() * t.element_size() for t in model)
+        if needed > 2 * given + ALWAYS:
+            raise SchemaError(
+                f"its tensors take {needed:,} bytes of memory, but the file has {stored:,}; if that is right, build "
+                "the model yourself, so that it is known how large it is, and load into it: load(path, into=model)"
+            )
+
+    def build_layers(self, places: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+        own, layers = parts(self.blanks, self.modules), {}
+        for name, fields in self.modules.items():
+            try:
+                layers[name] = build(fields, own[name], places.get(name))
+            except WRONG as error:
+                reason = str(error) if isinstance(error, SchemaError) else said(error)
+                raise SchemaError(f"{name or 'the model'}: {reason}") from error
+        return layers
+
+    def check_values(self, tensors: Mapping[str, Tensor]) -> None:
+        own = parts(tensors, self.modules)
+        for name, fields in self.modules.items():
+            check_values(fields, own[name])
+
+
+def read_tensors(folder: Path, contents: Contents, data: bytes) -> dict[str, Tensor]:
+    """Every tensor of the state_dict, those of shared parameters under each of their names."""
+    stored = tensors_in(data, folder / WEIGHTS)
+    entries = contents.entries
+    try:
+        wanted = {name + end for name, entry in entries.items() for end in PARTS[entry.form]}
+        if wanted != stored.keys():
+            odd = sorted(wanted ^ stored.keys())
+            raise ValueError(f"{len(odd)} tensors are in one of the two files only, {odd[0]!r} for one")
+        tensors: dict[str, Tensor] = {}
+        for name, entry in entries.items():
+            try:
+                tensors[name] = decode(name, entry, stored)
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from error
+            for end in PARTS[entry.form]:
+                del stored[name + end]
+        return tensors | {name: tensors[first] for name, first in contents.shared.items()}
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{folder / WEIGHTS}: does not match {CONFIG}: {said(error)}. Both files must come from one save; save "
+            "again."
+        ) from error
+
+
+def check_cells_known(modules: Mapping[str, Mapping[str, Any]], file: Path) -> None:
+    known = dense_classes()
+    for name, fields in modules.items():
+        if "cell" in fields and fields["cell"] not in known:
+            raise CheckpointError(
+                f"{file}: {name or 'the model'} has the cell {fields['cell']}, which is not known here; "
+                f"{', '.join(known)} are. Import the module that declares it, then load again."
+            )
+
+
+def own_class(contents: Contents, folder: Path) -> nn.Module:
+    """A model of this package on the meta device, by its class and arguments. Nothing else is ever imported."""
+    module, _, name = contents.kind.rpartition(".")
+    if module.split(".")[0] == "gatewise" and contents.arguments is not None:
+        kind = getattr(importlib.import_module(module), name)
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and callable(getattr(kind, "config", None)):
+            whole(1, len(contents.blanks))("arguments.layers", contents.arguments.get("layers", 1))
+            with torch.device("meta"):
+                made = kind(**contents.arguments)
+            assert isinstance(made, nn.Module)
+            return made
+    raise CheckpointError(
+        f"{folder}: holds a {contents.kind}, which only your program can build, because nothing is unpickled. Build "
+        f"it and load into it: gatewise.load({str(folder)!r}, into={name}(...)), or --into MODULE:NAME "
+        "where a command has it."
+    )
+
+
+def same_kind(into: nn.Module, saved: nn.Module, folder: Path) -> nn.Module:
+    if type(into) is not type(saved):
+        raise CheckpointError(
+            f"{folder}: holds a single {type(saved).__name__}, which cannot replace the insides of "
+            f"{type(into).__name__}; call load() without into=."
+        )
+    return saved
