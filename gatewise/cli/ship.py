@@ -68,12 +68,7 @@ def export(
         path = to_onnx(loaded, onnx, states=states, lengths=lengths, example=batch)
         typer.echo(f"{path}: {path.stat().st_size:,} bytes")
     if c is not None:
-        made = to_c(loaded, c, weights="int8" if int8 else "float32", example=batch)
-        where = "flash" if made.weight_file is None else made.weight_file.name
-        typer.echo(
-            f"{made.path}: {made.weights}, {where} {made.flash_bytes:,} bytes, without code; RAM {made.ram_bytes:,} "
-            f"bytes; largest error {made.max_abs_error:.3g}, on {made.measured_on}"
-        )
+        typer.echo(to_c(loaded, c, weights="int8" if int8 else "float32", example=batch))
     # Beside a C folder, not inside: to_c() replaces only what is its own.
     for written in (onnx, c):
         for path in copy_encoding(model, written.with_name(f"{written.name}.{ENCODING}")) if written else ():

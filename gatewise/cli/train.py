@@ -91,8 +91,10 @@ def train(
     from gatewise.tasks.training.trainer import train as run
 
     if listed:
-        for name in recipes.names():
-            typer.echo(f"{name:32s}{recipes.load(name).title}")
+        names = recipes.names()
+        width = max(map(len, names)) + 2
+        for name in names:
+            typer.echo(f"{name:{width}}{recipes.load(name).title}")
         return
     if not recipe:
         raise typer.BadParameter("name a recipe; gatewise train --list shows them.")

@@ -31,6 +31,7 @@ OTHERS = [
     "ptb-word-large-prune-wn-best",
     "ptb-word-large-prune-wgn-best",
     "ptb-word-small-prune-wgn-budget",
+    "ptb-word-small-prune-wgn-neurons",
     "ptb-word-large-prune-wn-budget",
     "ptb-word-large-prune-wgn-average",
     "ptb-word-large-prune-wgn-budget",

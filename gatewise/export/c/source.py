@@ -79,6 +79,13 @@ class CSource:
     max_rel_error: float  # of the largest answer
     measured_on: str  # "one random sequence of 12 steps", or what example= was
 
+    def __str__(self) -> str:
+        where = "flash" if self.weight_file is None else self.weight_file.name
+        return (
+            f"{self.path}: {self.weights}, {where} {self.flash_bytes:,} bytes, without code; RAM {self.ram_bytes:,} "
+            f"bytes; largest error {self.max_abs_error:.3g}, on {self.measured_on}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
 

@@ -129,11 +129,11 @@ def shortfall(ours: Mapping[str, Any] | None, paper: Mapping[str, Any]) -> str:
 
 
 def shown(key: str, value: float | None) -> str:
-    """`109.00`, `1.373` bits, `11.90x`, `18458x`, or `infinite`."""
+    """`109.00`, `1.373` bits, `11.90x`, `18,458x`, or `infinite`."""
     if value is None:
         return "infinite"
     if key == "compression":
-        return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+        return f"{value:.2f}x" if value < 100 else f"{value:,.0f}x"
     return f"{value:.3f}" if "bpc" in key else f"{value:.2f}"
 
 

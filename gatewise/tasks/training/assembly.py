@@ -23,7 +23,7 @@ from gatewise.tasks.initial import initialise
 from gatewise.tasks.models import CharLM, Pronouncer, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.tasks.schema import Model, Recipe, RecipeError, Train
 from gatewise.tasks.training.dropped import dropped_weights
-from gatewise.tasks.training.earlier import network_of
+from gatewise.tasks.training.earlier import first_network
 from gatewise.tasks.training.evaluation import Evaluator
 from gatewise.tasks.training.feeds import (
     ChunkFeed,
@@ -79,8 +79,7 @@ def assemble(
     objective, feeds = objective_of(recipe, corpus), make_feeds(recipe, corpus, device)
     if ranks is not None and ranks.size > 1:
         feeds = replace(feeds, train=Share(feeds.train, ranks))
-    started = recipe.start.run
-    model = build_model(recipe, corpus) if started is None else network_of("start.run", started, corpus)
+    model = build_model(recipe, corpus) if recipe.start.run is None else first_network(recipe, corpus)
     if rows is not None:
         with torch.no_grad():
             model.get_parameter("emb.weight").copy_(rows)

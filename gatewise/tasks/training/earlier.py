@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from gatewise.export import load
+from gatewise.tasks import recipe as recipes
 from gatewise.tasks import recorded
 from gatewise.tasks.data.corpus import digest
 from gatewise.tasks.data.encoding import Corpus, content_of, encoding_of, read_encoding
-from gatewise.tasks.files import RESULT, RunError, model_folder, read_json
+from gatewise.tasks.files import RECIPE, RESULT, RunError, model_folder, read_json
 from gatewise.tasks.models import TaskModel
+from gatewise.tasks.schema import Recipe
+
+# Of [model], what a trained network has; the rest is about its training or its start.
+BUILT = ("hidden", "embedding", "layers", "cell", "bidirectional", "backwards", "attention", "gates")
 
 
 def network_of(key: str, run: str, corpus: Corpus) -> TaskModel:
@@ -29,6 +34,27 @@ def network_of(key: str, run: str, corpus: Corpus) -> TaskModel:
     model = load(folder)
     if not isinstance(model, TaskModel):
         raise RunError(f"{key} = {run!r}: holds a {type(model).__name__}, which no recipe makes.")
+    return model
+
+
+def first_network(recipe: Recipe, corpus: Corpus) -> TaskModel:
+    """The network of start.run, which is one of the [model] that this recipe tells of.
+
+    Raises:
+        RunError: as in network_of(), or the other run had another [model].
+    """
+    run = str(recipe.start.run)
+    model = network_of("start.run", run, corpus)
+    told = model_folder(Path(run)).parent / RECIPE
+    if told.is_file():
+        was = recipes.load(told).model
+        for key in BUILT:
+            here, there = getattr(recipe.model, key), getattr(was, key)
+            if here != there:
+                raise RunError(
+                    f"start.run = {run!r}: its network has model.{key} = {there!r}, this recipe {here!r}. [start] "
+                    f"takes that network as it is: say model.{key} = {there!r}, or name another run."
+                )
     return model
 
 

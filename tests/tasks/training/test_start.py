@@ -117,6 +117,11 @@ def test_bad_starts(words: Path, folder: Path, tmp_path: Path) -> None:
     for row, error, message in (
         (after(tmp_path / "nowhere", "words", folder), RunError, "there is no such folder"),
         (after(words, "char-ptb", folder), RunError, "start.run = .* reads other symbols"),
+        (
+            after(words, "words", folder, "model.hidden=99"),
+            RunError,
+            r"has model.hidden = \d+, this recipe 99",
+        ),
     ):
         with pytest.raises(error, match=message):
             train(row, options(tmp_path / "run", folder))
