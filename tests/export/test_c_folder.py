@@ -268,9 +268,9 @@ def test_cortex_m(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         )
         flags = "-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -Os".split()
         run("arm-none-eabi-gcc", *STRICT, *flags, "-c", "sizes.c", cwd=folder)
-        table = [
-            line.split() for line in run("make", "size", cwd=folder).splitlines() if line.endswith(".arm.o")
-        ]
+        printed = run("make", "size", cwd=folder)
+        assert "warning" not in printed
+        table = [line.split() for line in printed.splitlines() if line.endswith(".arm.o")]
         sizes = {Path(row[-1]).name: list(map(int, row[:3])) for row in table if row[0].isdigit()}
         text, data, bss = sizes["model.arm.o"]
         assert (data, bss) == (0, 0)

@@ -64,5 +64,6 @@ def test_it_fits_a_microcontroller(folder: Path, tmp_path: Path) -> None:
     need_arm(tmp_path)
     printed = run("make", "-C", folder, "size")
     assert "(TOTALS)" in printed
+    assert "warning" not in printed
     symbols = run("arm-none-eabi-nm", "--undefined-only", *sorted((folder / "build").glob("*.arm.o")))
     assert "malloc" not in symbols
