@@ -5,7 +5,7 @@ VENV   := .venv
 STAMP  := $(VENV)/.installed
 BUILT  := pyproject.toml constraints.txt $(wildcard CMakeLists.txt gatewise/runtime/*.c gatewise/runtime/kernels/*.[ch])
 # The installed package knows its modules by file: one that has become a folder since is not found.
-BUILT  += $(wildcard gatewise/*/__init__.py gatewise/*/*/__init__.py)
+BUILT  += $(wildcard gatewise/*/__init__.py gatewise/*/*/__init__.py gatewise/*/*/*/__init__.py)
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=

@@ -22,7 +22,7 @@ from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.analyse.figures.style import FAINT, MARKERS, SERIES, blank, legend, plain, save
+from gatewise.lab.plot.style import FAINT, MARKERS, SERIES, blank, legend, plain, save
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 

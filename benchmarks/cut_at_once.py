@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 import gatewise as gw
-from gatewise.tasks import recipe as recipes
-from gatewise.tasks.training.cutting import cut_to
-from gatewise.tasks.training.options import Options
-from gatewise.tasks.training.trainer import Run
+from gatewise.lab import recipe as recipes
+from gatewise.lab.training.cutting import cut_to
+from gatewise.lab.training.options import Options
+from gatewise.lab.training.trainer import Run
 
 
 def qualities(name: str, data_dir: str | None) -> dict[str, float]:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import torch
 
-from gatewise.tasks import provenance
+from gatewise.lab import provenance
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parent / "gatewise" / "runtime" / "kernels"

@@ -26,8 +26,8 @@ from machine import machine_line
 from torch import Tensor
 
 import gatewise as gw
+from gatewise.lab.training.machine import prepare
 from gatewise.nn import recurrent
-from gatewise.tasks.training.machine import prepare
 
 
 class Row(NamedTuple):

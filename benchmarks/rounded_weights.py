@@ -16,13 +16,13 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.compact import CompactLayer, CompactLinear
+from gatewise.lab.data.corpus import load_data
+from gatewise.lab.data.encoding import load_encoding
+from gatewise.lab.files import model_folder
+from gatewise.lab.finished.saved import recipe_of
+from gatewise.lab.training.assembly import make_feeds, objective_of
+from gatewise.lab.training.evaluation import Evaluator
 from gatewise.runtime.rounding import BYTES, Weights, rounded
-from gatewise.tasks.data.corpus import load_data
-from gatewise.tasks.data.encoding import load_encoding
-from gatewise.tasks.files import model_folder
-from gatewise.tasks.finished.saved import recipe_of
-from gatewise.tasks.training.assembly import make_feeds, objective_of
-from gatewise.tasks.training.evaluation import Evaluator
 
 
 def matrices(model: nn.Module) -> list[torch.Tensor]:

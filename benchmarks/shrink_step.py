@@ -23,7 +23,7 @@ from structures import ROWS, Net, Row, networks
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.tasks.training.graph import Replayed, use_tf32
+from gatewise.lab.training.graph import Replayed, use_tf32
 
 BATCH = 20
 

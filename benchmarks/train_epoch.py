@@ -24,14 +24,14 @@ from typing import Any
 
 import torch
 
-from gatewise.tasks import provenance, recipe
-from gatewise.tasks.data.batches import Examples
-from gatewise.tasks.data.classification import TextData
-from gatewise.tasks.data.language import LanguageData, Vocabulary
-from gatewise.tasks.schema import Recipe
-from gatewise.tasks.training.assembly import Assembly, assemble
-from gatewise.tasks.training.graph import WARM_UP, use_tf32
-from gatewise.tasks.training.recurrence_share import recurrence_share, timed
+from gatewise.lab import provenance, recipe
+from gatewise.lab.data.batches import Examples
+from gatewise.lab.data.classification import TextData
+from gatewise.lab.data.language import LanguageData, Vocabulary
+from gatewise.lab.schema import Recipe
+from gatewise.lab.training.assembly import Assembly, assemble
+from gatewise.lab.training.graph import WARM_UP, use_tf32
+from gatewise.lab.training.recurrence_share import recurrence_share, timed
 
 STREAMS = {"word-ptb": (10_000, (929_589, 73_760, 82_430)), "char-ptb": (50, (5_017_482, 393_042, 442_423))}
 TEXTS = {"imdb": (2, 200, 230, (21_250, 3_750, 25_000)), "agnews": (4, 100, 40, (113_999, 6_000, 7_599))}

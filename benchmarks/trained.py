@@ -20,8 +20,8 @@ import torch
 
 import gatewise as gw
 from gatewise.export.timing import Timing, race
-from gatewise.tasks import provenance
-from gatewise.tasks.files import WEIGHTS
+from gatewise.lab import provenance
+from gatewise.lab.files import WEIGHTS
 
 ENGINE, DENSE, COMPACT = "gatewise engine", "ONNX Runtime dense", "ONNX Runtime compact"
 

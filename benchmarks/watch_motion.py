@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from machine import machine_line
 
-from gatewise.tasks import recipe as recipes
-from gatewise.tasks.training.options import Options
-from gatewise.tasks.training.trainer import train
+from gatewise.lab import recipe as recipes
+from gatewise.lab.training.options import Options
+from gatewise.lab.training.trainer import train
 
 STEPS, EACH = 30, 4  # of a sequence, and samples in one of them
 PEOPLE = {"": range(1, 7), "_valid": range(7, 9), "_test": range(9, 11)}

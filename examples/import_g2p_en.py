@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export.c.rounded import rounded_model
-from gatewise.tasks.data.pronunciation import (
+from gatewise.lab.data.pronunciation import (
     END,
     LETTERS,
     MAX_LETTERS,
@@ -47,11 +47,11 @@ from gatewise.tasks.data.pronunciation import (
     pronounced,
     spelled,
 )
-from gatewise.tasks.finished.opened import open_run
-from gatewise.tasks.models import Pronouncer
-from gatewise.tasks.training.evaluation import Evaluator
-from gatewise.tasks.training.feeds import WordFeed
-from gatewise.tasks.training.pronouncing import Pronouncing
+from gatewise.lab.finished.opened import open_run
+from gatewise.lab.models import Pronouncer
+from gatewise.lab.training.evaluation import Evaluator
+from gatewise.lab.training.feeds import WordFeed
+from gatewise.lab.training.pronouncing import Pronouncing
 
 CPU, BATCH, TURN = torch.device("cpu"), 256, 20
 

@@ -12,14 +12,11 @@ from gate_patterns import ONLY_OUTPUT
 from stored import StoredRun
 from torch import Tensor, nn
 
-from gatewise.analyse import LayerLags, map_gates
-from gatewise.analyse.gate_map import CONSTANT
-from gatewise.analyse.lag import OneLayer, Sums
-from gatewise.layout import State
-from gatewise.nn.cells import LSTM
-from gatewise.nn.lookup import weights_of
-from gatewise.tasks.data.corpus import Corpus
-from gatewise.tasks.finished.opened import (
+from gatewise.lab.analyse import LayerLags, map_gates
+from gatewise.lab.analyse.gate_map import CONSTANT
+from gatewise.lab.analyse.lag import OneLayer, Sums
+from gatewise.lab.data.corpus import Corpus
+from gatewise.lab.finished.opened import (
     FinishedRun,
     corpus_of,
     joined,
@@ -27,7 +24,10 @@ from gatewise.tasks.finished.opened import (
     open_run,
     validation_sequences,
 )
-from gatewise.tasks.models import stack_of
+from gatewise.lab.models import stack_of
+from gatewise.layout import State
+from gatewise.nn.cells import LSTM
+from gatewise.nn.lookup import weights_of
 
 LAGS, SEQUENCES, TEXTS = 100, 64, 16
 

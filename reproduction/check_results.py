@@ -24,8 +24,8 @@ import torch
 from gate_patterns import live_gates
 from stored import NETWORK, RESULTS, StoredRun, stored_rows, stored_runs
 
-from gatewise.tasks.files import GATES, MODEL
-from gatewise.tasks.finished.saved import SPLITS, evaluate_saved
+from gatewise.lab.files import GATES, MODEL
+from gatewise.lab.finished.saved import SPLITS, evaluate_saved
 
 THOUSANDTH = 1e-3  # relative: a GPU's sums turn the fifth digit of a perplexity, or an answer of a classifier
 

@@ -35,10 +35,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gatewise.analyse.history import rises
-from gatewise.tasks import recipe as recipes
-from gatewise.tasks.finished.reproduce import QUALITY, line, numbers
-from gatewise.tasks.training.trainer import Options, train
+from gatewise.lab import recipe as recipes
+from gatewise.lab.analyse.history import rises
+from gatewise.lab.finished.reproduce import QUALITY, line, numbers
+from gatewise.lab.training.trainer import Options, train
 
 RECIPE = {
     "bayes": "ptb-word-small-bayes-wgn",

@@ -53,7 +53,7 @@ from verdicts import (
     uses_nearly_all,
 )
 
-from gatewise.tasks.files import GATES, MODEL, RESULT
+from gatewise.lab.files import GATES, MODEL, RESULT
 
 NOT_RUN = "not run yet"
 

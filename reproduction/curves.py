@@ -25,10 +25,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from stored import RESULTS, StoredRun, stored_runs
 
-from gatewise.analyse.figures import save
-from gatewise.analyse.figures.style import INK, SERIES, blank, plain
-from gatewise.analyse.history import curve, named, quality_key
-from gatewise.tasks import recipe as recipes
+from gatewise.lab import recipe as recipes
+from gatewise.lab.analyse.history import curve, named, quality_key
+from gatewise.lab.plot import save
+from gatewise.lab.plot.style import INK, SERIES, blank, plain
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from gatewise.analyse.figures import save
-from gatewise.analyse.figures.style import FAINT, SERIES, blank, legend, plain
+from gatewise.lab.plot import save
+from gatewise.lab.plot.style import FAINT, SERIES, blank, legend, plain
 
 HERE = Path(__file__).parent
 PAGE, BUDGETS = HERE.parent / "docs" / "reproduction.md", HERE / "choice_word_budgets.json"

@@ -23,10 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gatewise.tasks import recipe as recipes
-from gatewise.tasks.data.batches import Examples
-from gatewise.tasks.data.classification import FIRST_WORD
-from gatewise.tasks.data.corpus import load_data
+from gatewise.lab import recipe as recipes
+from gatewise.lab.data.batches import Examples
+from gatewise.lab.data.classification import FIRST_WORD
+from gatewise.lab.data.corpus import load_data
 
 WANTED = (20_000, 1000, 500, 348, 315)  # 348 and 315: all weights of the paper's W+N and W+G+N networks
 DENSE_BELOW = 3000

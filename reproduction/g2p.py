@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatewise.tasks import recipe as recipes
-from gatewise.tasks.finished.opened import Record, open_record
-from gatewise.tasks.finished.saved import evaluate_saved
+from gatewise.lab import recipe as recipes
+from gatewise.lab.finished.opened import Record, open_record
+from gatewise.lab.finished.saved import evaluate_saved
 
 TRIALS = Path(__file__).parent / "choice_g2p.json"
 KINDS = {
@@ -107,9 +107,9 @@ def markdown(found: Sequence[Line]) -> str:
 
 def draw(trials: Mapping[str, Any], path: Path) -> None:
     """Word error on validation words against bytes of the export and against weights, every run a point."""
-    from gatewise.analyse import figures
+    from gatewise.lab import plot
 
-    def points(*sizes: str) -> list[figures.Point]:
+    def points(*sizes: str) -> list[plot.Point]:
         found = []
         for group, own in trials.items():
             for trial in own if isinstance(own, list) else ():
@@ -119,7 +119,7 @@ def draw(trials: Mapping[str, Any], path: Path) -> None:
                 method = next((kind for word, kind in KINDS.items() if word in said), "dense")
                 for error in errors if isinstance(errors, list) else [errors]:
                     if size is not None:
-                        found.append(figures.Point(trial["set"], float(size), error, method))
+                        found.append(plot.Point(trial["set"], float(size), error, method))
         return found
 
     panels = {
@@ -127,7 +127,7 @@ def draw(trials: Mapping[str, Any], path: Path) -> None:
         "weights that are not zero": points("weights"),
     }
     quality = "word error on validation words, %"
-    figures.save(figures.front(panels, quality, False, "Spelling to phonemes"), path)
+    plot.save(plot.front(panels, quality, False, "Spelling to phonemes"), path)
 
 
 def main() -> None:

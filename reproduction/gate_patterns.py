@@ -15,7 +15,7 @@ from typing import Any
 
 from stored import StoredRun
 
-from gatewise.analyse.gate_map import CONSTANT
+from gatewise.lab.analyse.gate_map import CONSTANT
 
 FULL, ONLY_OUTPUT = "ifgo", "o"
 Layer = Mapping[str, Any]

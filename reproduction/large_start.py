@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gatewise.tasks import recipe as recipes
-from gatewise.tasks.data.corpus import load_data
+from gatewise.lab import recipe as recipes
+from gatewise.lab.data.corpus import load_data
 
 HIDDEN, WORDS, BATCH, STEPS = 1500, 10_000, 20, 35
 

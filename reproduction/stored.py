@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gatewise.tasks.files import GATES, METRICS, MODEL, RESULT, WEIGHTS
-from gatewise.tasks.finished.reproduce import seed_folders
-from gatewise.tasks.training.checkpoints import Metrics
+from gatewise.lab.files import GATES, METRICS, MODEL, RESULT, WEIGHTS
+from gatewise.lab.finished.reproduce import seed_folders
+from gatewise.lab.training.checkpoints import Metrics
 
 RESULTS = Path(__file__).parent.parent / "results"
 NETWORK = f"{MODEL}/{WEIGHTS}"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from choose_settings import folder
 
-from gatewise.tasks import recipe as recipes
+from gatewise.lab import recipe as recipes
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from behaviour import Gradients, gradients, output_only_constants, own_gradients
 from gate_patterns import FULL, ONLY_OUTPUT, OutputOnly, compared, live_gates, rates
 from stored import StoredRun
 
-from gatewise.analyse.gate_map import CONSTANT
-from gatewise.tasks.finished.reproduce import QUALITY, numbers, shown
+from gatewise.lab.analyse.gate_map import CONSTANT
+from gatewise.lab.finished.reproduce import QUALITY, numbers, shown
 
 HOLDS, FAILS = "holds", "does not hold"
 STEPS = (1, 5, 10, 50)

@@ -14,7 +14,7 @@ if sys.platform == "win32":
     pytest.skip("there is no signal that cannot be caught", allow_module_level=True)
 
 forked = multiprocessing.get_context("forkserver")
-forked.set_forkserver_preload(["gatewise", "gatewise.tasks.training.trainer", "onnx"])
+forked.set_forkserver_preload(["gatewise", "gatewise.lab.training.trainer", "onnx"])
 
 
 def killed(work: Callable[..., None], *arguments: Any, after: float) -> bool:

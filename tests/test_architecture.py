@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from inspect import cleandoc
 from pathlib import Path
 
+import pytest
+
 import gatewise
+from gatewise.lab import NEEDS
 
 PACKAGE = Path(gatewise.__file__).parent
 STAGES = """
     wording layout nn program readers groups masks structure sizes
-    sparsify report budget integrations analyse compact runtime export tasks sweep recipes cli
+    sparsify report budget integrations compact runtime export lab
 """
 RANK = {stage: k for k, stage in enumerate(STAGES.split())}
 IMPORT = re.compile(r"^\s*(?:from gatewise|import gatewise)\.(\w+)|^\s*from gatewise import ([\w, ]+)", re.M)
@@ -27,7 +31,7 @@ def imported(text: str) -> set[str]:
 
 
 def test_imports_point_one_way() -> None:
-    """A stage may import the stages before it, never those after it."""
+    """A stage may import the stages before it, never those after it; the lab is the last."""
     seen = 0
     for path in PACKAGE.rglob("*.py"):
         stage = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -38,15 +42,15 @@ def test_imports_point_one_way() -> None:
     assert seen > 20
 
 
-def test_tasks_point_one_way() -> None:
-    """Recipes and networks, data, training, finished runs: each knows those before it; `__init__` offers names."""
-    rank = {"data": 1, "training": 2, "finished": 3, "demo": 4}
+def test_the_lab_points_one_way() -> None:
+    """Pictures, recipes and networks, data, training, finished runs, sweeps: each knows those before it."""
+    rank = {name: k for k, name in enumerate("analyse plot . data training finished demo sweep cli".split())}
     seen = 0
-    for path in (PACKAGE / "tasks").rglob("*.py"):
-        own = rank.get(path.relative_to(PACKAGE / "tasks").parts[0], 0)
-        for other in re.findall(r"^\s*from gatewise\.tasks\.(\w+)", path.read_text(), re.M):
+    for path in (PACKAGE / "lab").rglob("*.py"):
+        own = rank.get(path.relative_to(PACKAGE / "lab").parts[0], rank["."])
+        for other in re.findall(r"^\s*from gatewise\.lab\.(\w+)", path.read_text(), re.M):
             seen += 1
-            assert path.name == "__init__.py" or rank.get(other, 0) <= own, f"{path} imports {other}"
+            assert rank.get(other, rank["."]) <= own, f"{path} imports {other}"
     assert seen > 20
 
 
@@ -69,20 +73,44 @@ def test_every_stage_has_its_place() -> None:
     assert found - {"__init__", "__main__", "__pycache__", "py.typed"} <= set(RANK)
 
 
-def test_importing_needs_only_the_core() -> None:
-    """Training works from a source tree on a machine that has torch, numpy and safetensors, and no more."""
-    # torch itself looks for triton and typer for some of its parts; only what gatewise adds counts.
+def test_the_library_needs_only_the_core() -> None:
+    """With torch, numpy and safetensors alone every module of it can be imported, and none of them opens the lab."""
+    # torch itself looks for typer and others for some of its parts; only what gatewise adds counts.
+    code = f"""
+        import sys, torch
+        blocked = {(*NEEDS, "triton", "onnx", "onnxruntime", "lightning")!r}
+        sys.modules.update({{name: None for name in blocked if name not in sys.modules}})
+        from importlib import import_module
+        for module in {sorted(library_modules())!r}:
+            import_module(module)
+        print([name for name in sys.modules if name.startswith("gatewise.lab")])
+    """
+    assert printed_by(cleandoc(code)) == "[]"
+
+
+def library_modules() -> set[str]:
+    """Dotted names of all modules but the lab's, the console program, GPU kernels and what needs another extra."""
+    paths = (path.relative_to(PACKAGE.parent).with_suffix("") for path in PACKAGE.rglob("*.py"))
+    names = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    own = ("gatewise.lab", "gatewise.__main__", "gatewise.integrations.lightning")
+    return {name for name in names if not name.startswith(own) and "triton" not in name}
+
+
+@pytest.mark.parametrize(("command", "missing"), [*zip(["train", "demo", "sweep", "--help"] * 2, NEEDS)])
+def test_without_the_extra_the_program_says_which_is_missing(command: str, missing: str) -> None:
+    """`pip install gatewise` brings the program too: it owes its user one sentence, not a traceback."""
     code = (
-        "import sys, torch; before = set(sys.modules); from gatewise import *; "
-        "extra = {m.split('.')[0] for m in set(sys.modules) - before}; "
-        "print(sorted(extra & set('matplotlib typer rich triton onnx onnxruntime optuna cffi lightning'.split())))"
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['gatewise', {command!r}]; "
+        "from gatewise.__main__ import main; sys.exit(main())"
     )
-    assert printed_by(code) == "[]"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f'Error: gatewise.lab needs {missing}: pip install "gatewise[lab]".\n'
 
 
 def test_help_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from gatewise.cli import main; main(['train', '--help']); main(['nonsense']); "
+        "import sys; from gatewise.lab.cli import main; main(['train', '--help']); main(['nonsense']); "
         "print('torch' in sys.modules)"
     )
     assert printed_by(code).endswith("False")

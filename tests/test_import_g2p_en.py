@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewise.tasks.data.pronunciation import cmudict
+from gatewise.lab.data.pronunciation import cmudict
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "import_g2p_en.py"
 PACKAGE = """

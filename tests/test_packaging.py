@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import gatewise
+from gatewise.lab import NEEDS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -46,6 +47,29 @@ def test_supported_pythons_are_said_once_and_for_all() -> None:
         f"cp{version.replace('.', '')}-*" for version in (oldest, newest)
     ]
     assert tool["scikit-build"]["wheel"]["py-api"] == f"cp{oldest.replace('.', '')}"
+
+
+def names_of(requirements: list[str]) -> list[str]:
+    return sorted(re.split(r"[\[>=]", requirement)[0] for requirement in requirements)
+
+
+def test_what_is_installed() -> None:
+    """The library is three packages; the lab's extra is what the lab asks for, and a developer has it."""
+    assert names_of(PROJECT["dependencies"]) == ["numpy", "safetensors", "torch"]
+    extras = PROJECT["optional-dependencies"]
+    assert names_of(extras["lab"]) == sorted(NEEDS)
+    assert any(re.match(r"gatewise\[.*\blab\b", requirement) for requirement in extras["dev"])
+
+
+def test_who_runs_the_program_installs_its_extra() -> None:
+    """Workflows and wheels try `gatewise demo`, which the library alone does not bring."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert "gatewise demo" in tool["cibuildwheel"]["test-command"]
+    assert "lab" in tool["cibuildwheel"]["test-extras"]
+    tests = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    installed, _, after = tests.partition("gatewise demo")[0].rpartition("pip install")[2].partition("\n")
+    assert "[lab" in installed
+    assert not after.strip("- \nrun:")
 
 
 def test_one_version() -> None:

@@ -18,10 +18,10 @@ import torch
 
 import gatewise as gw
 from gatewise.export.c.golden_program import rounded_layers
-from gatewise.tasks.data.encoding import Encoding
-from gatewise.tasks.data.pronunciation import END, LETTER_END
-from gatewise.tasks.finished.opened import open_run
-from gatewise.tasks.models import Pronouncer
+from gatewise.lab.data.encoding import Encoding
+from gatewise.lab.data.pronunciation import END, LETTER_END
+from gatewise.lab.finished.opened import open_run
+from gatewise.lab.models import Pronouncer
 
 HERE = Path(__file__).parent
 PROGRAM = ("g2p.h", "g2p.c", "main.c", "Makefile")

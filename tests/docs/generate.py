@@ -15,18 +15,18 @@ from typing import Any
 
 import typer
 
-from gatewise.cli import app
 from gatewise.export.c.program import WRITE
 from gatewise.export.onnx.program import RULES as NODES
+from gatewise.lab import schema
+from gatewise.lab.cli import app
 from gatewise.program import operations as ops
 from gatewise.runtime.links import LINKS
 from gatewise.runtime.rules import RULES
-from gatewise.tasks import schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECIPES = """# Recipe keys
 
-<!-- Written by tests/docs/generate.py from gatewise/tasks/schema.py. -->
+<!-- Written by tests/docs/generate.py from gatewise/lab/schema.py. -->
 
 A recipe is a TOML file with these sections. `--set train.epochs=20` changes a key for one run. An unknown key is
 refused, and the nearest one is named. [Train a recipe](../training.md) shows how to use them.
@@ -36,10 +36,11 @@ another recipe, by name or path.
 """
 CLI = """# Command line
 
-<!-- Written by tests/docs/generate.py from gatewise/cli/. -->
+<!-- Written by tests/docs/generate.py from gatewise/lab/cli/. -->
 
-`gatewise --help` lists the commands, `gatewise COMMAND --help` shows one. Exit codes are 0 (done), 1 (failed), 2
-(wrong usage) and 130 (interrupted). `python -m gatewise` is the same program.
+`pip install ".[lab]"` in a clone brings the program. `gatewise --help` lists the commands,
+`gatewise COMMAND --help` shows one. Exit codes are 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted).
+`python -m gatewise` is the same program.
 """
 
 

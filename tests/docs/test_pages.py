@@ -17,7 +17,7 @@ import typer
 from dense_rivals import BUDGETS, of_budgets, of_page
 from pages import DOCS, PAGES, ROOT, anchors, blocks, links, name_of, nav, prose
 
-from gatewise.cli import app
+from gatewise.lab.cli import app
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 README = PAGES[0].read_text(encoding="utf-8")

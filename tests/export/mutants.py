@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import gatewise as gw
 from gatewise.export import CheckpointError
 from gatewise.export.saved import pair
-from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM
+from gatewise.lab.models import CharLM, SeriesModel, TextClassifier, WordLM
 
 Config = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -183,7 +183,7 @@ def another_kind(rng: random.Random, config: Config, tensors: Tensors) -> None:
 def another_class(rng: random.Random, config: Config, tensors: Tensors) -> None:
     names = ["WordLM", "CharLM", "TextClassifier", "SeriesModel", "TaskModel", "nothing", "nn", "recurrent"]
     modules = [
-        "gatewise.tasks.models",
+        "gatewise.lab.models",
         "gatewise.nn",
         "gatewise.nothing",
         "gatewise.",

@@ -14,8 +14,8 @@ from saved_models import IDS, Tagger, change, sparse, variational
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.cli import main
 from gatewise.export import CheckpointError
+from gatewise.lab.cli import main
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -173,7 +173,7 @@ def test_a_class_of_the_package_is_rebuilt(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("kind", ["WordLM", "CharLM", "TextClassifier", "SeriesModel"])
 def test_models_of_the_tasks(kind: str, cell: str, bayesian: bool, tmp_path: Path) -> None:
     """The package's own models need no into=: before the cut and after it, with states and masks."""
-    from gatewise.tasks import models
+    from gatewise.lab import models
 
     sizes: dict[str, dict[str, Any]] = {
         "WordLM": {"vocabulary": 9, "embedding": 5, "hidden": 6},

@@ -16,8 +16,8 @@ from networks import Net
 from torch import nn
 
 import gatewise as gw
-from gatewise.cli import main
 from gatewise.export.c.source import KERNELS
+from gatewise.lab.cli import main
 from gatewise.runtime.chained import ChainError
 
 

@@ -11,9 +11,9 @@ from compiled import need_arm, run
 from torch import nn
 
 import gatewise as gw
-from gatewise.tasks.data.encoding import Encoding, save_encoding
-from gatewise.tasks.data.pronunciation import END, LETTERS, PHONEMES, START
-from gatewise.tasks.models import Pronouncer
+from gatewise.lab.data.encoding import Encoding, save_encoding
+from gatewise.lab.data.pronunciation import END, LETTERS, PHONEMES, START
+from gatewise.lab.models import Pronouncer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "g2p_c"
 

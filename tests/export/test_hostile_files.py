@@ -16,7 +16,7 @@ from torch import nn
 import gatewise as gw
 from gatewise.export import CheckpointError
 from gatewise.export.saved import pair
-from gatewise.tasks.models import WordLM
+from gatewise.lab.models import WordLM
 
 
 def words(**options: Any) -> nn.Module:
@@ -159,7 +159,7 @@ def test_a_model_that_contradicts_itself(change: Any, message: str, tmp_path: Pa
     (set_in("tensors", "fc.weight", "shape", [float("inf"), 2]), r"shape\[0\] must be a whole number"),
     (set_in("shared", {"fc.weight": "emb.weight"}), r"shared\.fc\.weight names 'emb\.weight', which is no other"),
     (set_in("frozen", ["nothing"]), "nothing is frozen in the file, but no parameter of WordLM"),
-    (set_in("class", "gatewise.tasks.models.Nothing"), "has no attribute 'Nothing'"),
+    (set_in("class", "gatewise.lab.models.Nothing"), "has no attribute 'Nothing'"),
     (set_in("class", "gatewise.nothing.WordLM"), "No module named"),
     (set_in("class", "gatewise.nn.LSTM"), "only your program can build"),
     (set_in("class", 3), "it.class must be a text, not 3"),

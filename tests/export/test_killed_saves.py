@@ -15,7 +15,7 @@ from saved_models import IDS, sparse
 from torch import nn
 
 import gatewise as gw
-from gatewise.tasks.models import WordLM
+from gatewise.lab.models import WordLM
 
 KILLS = (4, 70)  # usual and --long
 CYCLE = 0.15  # seconds, about what one round of saves and exports takes

@@ -16,9 +16,9 @@ import gatewise as gw
 from gatewise.export.c.chain import should_fold
 from gatewise.export.c.reference import answer, rounded
 from gatewise.export.c.rounded import rounded_model
+from gatewise.lab.models import CharLM, SeriesModel, TextClassifier, WordLM
 from gatewise.program.graph import leaves
 from gatewise.runtime.narrow import narrow_chain
-from gatewise.tasks.models import CharLM, SeriesModel, TextClassifier, WordLM
 
 
 def both(small: nn.Module, x: Tensor) -> tuple[np.ndarray, np.ndarray]:

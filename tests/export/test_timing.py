@@ -17,9 +17,9 @@ from networks import tagger
 from torch import nn
 
 import gatewise as gw
-from gatewise.cli import main
 from gatewise.export import timing
 from gatewise.export.timing import dense_original, race, ratio, same_answers, take_turns
+from gatewise.lab.cli import main
 from gatewise.nn.lookup import cell_of
 
 pytest.importorskip("gatewise.runtime._native", reason="the C kernels are not built")

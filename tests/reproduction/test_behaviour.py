@@ -13,10 +13,10 @@ from made_runs import made
 from torch import Tensor
 
 import gatewise as gw
-from gatewise.analyse import LayerLags, map_gates
+from gatewise.lab.analyse import LayerLags, map_gates
+from gatewise.lab.data.language import LanguageData, Vocabulary
+from gatewise.lab.models import WordLM
 from gatewise.nn.lookup import weights_of
-from gatewise.tasks.data.language import LanguageData, Vocabulary
-from gatewise.tasks.models import WordLM
 
 WORDS, HIDDEN = 12, 6
 

@@ -10,7 +10,7 @@ import claims
 import pytest
 from stored import RESULTS, stored_runs
 
-from gatewise.tasks.files import GATES, MODEL, RESULT
+from gatewise.lab.files import GATES, MODEL, RESULT
 
 WRITTEN = Path(claims.__file__).with_name("claims.json")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from g2p import lines, markdown, spread
 
-from gatewise.tasks import recipe
-from gatewise.tasks.finished.opened import Record
+from gatewise.lab import recipe
+from gatewise.lab.finished.opened import Record
 
 
 def run(seed: int, error: float, *changes: str) -> Record:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from stored import NETWORK, RESULTS, stored_rows, stored_runs
 
-from gatewise.cli import main
-from gatewise.tasks.files import MODEL, NETWORKS, RESULT, RunError, model_folder, write_json
+from gatewise.lab.cli import main
+from gatewise.lab.files import MODEL, NETWORKS, RESULT, RunError, model_folder, write_json
 
 LISTED = {own["file"]: own for own in json.loads((RESULTS / NETWORKS).read_text())["networks"]}
 

@@ -28,7 +28,7 @@ from networks import lstm_net, no_grad
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.tasks.models import CharLM
+from gatewise.lab.models import CharLM
 
 pytest.importorskip("gatewise.runtime._native", reason="the C kernels are not built")
 

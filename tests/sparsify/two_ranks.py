@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group: gatewise/tasks/training/ranks.py says why
+import torch.distributed.nn.functional  # before there is a group: gatewise/lab/training/ranks.py says why
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -1,0 +1,241 @@
+"""encoding.json: what the numbers mean that go into a trained model, and those that come out of it.
+
+    words, characters  symbol k has id k; words are split at white space, a line feed is <eos>
+    texts              symbol k has id k; a text is <start>, its listed words, </s>: the first max_len of these.
+                       `rare` words read as <unk>, others leave no trace; so </s> does, where it is not a symbol
+    spellings          symbol k has id k; a word is its letters and </s>. The answer is a row of ids of classes, the
+                       phonemes, up to the first </s>
+    numbers            inputs are (x - mean) / scale; with next_step, outputs are y * scale + mean
+
+    classes            output k scores class k; a single output is above 0 for the second of two classes
+
+`gatewise train` puts it into the folder of the model, so that it goes where the model goes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from gatewise.export.saved.pair import CONFIG, parsed
+from gatewise.export.saved.schema import Early, flag, listed, number, one_of, record, text, whole
+from gatewise.lab.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
+from gatewise.lab.data.language import LanguageData, Vocabulary, unix_lines, words_of
+from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData, pronounced, spelled
+from gatewise.lab.data.series import SeriesData
+from gatewise.lab.data.sources import DataError
+from gatewise.lab.files import RunError, model_folder, plain, write_whole
+from gatewise.wording import counted
+
+ENCODING = "encoding.json"
+SPECIAL = ("<pad>", "<start>", "<unk>")  # rows of the embedding before the first word
+# Of data.task; all others are texts.
+KINDS = {
+    "word-ptb": "words",
+    "words": "words",
+    "char-ptb": "characters",
+    "characters": "characters",
+    "npz": "numbers",
+    "g2p": "spellings",
+}
+Array = npt.NDArray[Any]
+Corpus = LanguageData | TextData | SeriesData | WordData
+Kind = Literal["words", "characters", "texts", "numbers", "spellings"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """`encode` makes the input of one sequence, `decode` says what the output for it means."""
+
+    kind: Kind
+    symbols: tuple[str, ...] = ()
+    rare: tuple[str, ...] = ()
+    max_len: int = 0
+    lower: bool = False
+    classes: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()  # (I,)
+    scale: tuple[float, ...] = ()  # (I,)
+    next_step: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The word list that texts were read with."""
+        return self.symbols[FIRST_WORD:] + self.rare
+
+    @property
+    def scaling(self) -> tuple[Array, Array]:
+        return np.array(self.mean, np.float64), np.array(self.scale, np.float64)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return ids_of(self.words, len(self.symbols))
+
+    def encode(self, value: str | Array) -> Array:
+        """A text: its ids (T,) int64. Numbers (T, I), or (T,) where I is 1: scaled, (T, I) float32."""
+        if self.kind == "numbers":
+            return self._scaled(np.asarray(value, np.float64))
+        assert isinstance(value, str)
+        if self.kind == "words":
+            return Vocabulary(self.symbols).encode(words_of(value)).numpy()
+        if self.kind == "characters":
+            return Vocabulary(self.symbols).encode(unix_lines(value)).numpy()
+        if self.kind == "spellings":
+            return np.array(spelled(value, self.max_len), np.int64)
+        row = text_row(value, self._ids, TextRules(max_len=self.max_len, lower=self.lower))
+        if not row:
+            raise DataError(f"{value[:40]!r}: has none of the {len(self.words) - 1:,} words the model knows.")
+        return np.array(row, np.int64)
+
+    def _scaled(self, numbers: Array) -> Array:
+        """(x - mean) / scale in float64: float32 would round a large x before its mean is taken away."""
+        mean, scale = self.scaling
+        steps = numbers[:, None] if numbers.ndim == len(mean) == 1 else numbers
+        if steps.ndim < 2 or steps.shape[-1] != len(mean):
+            raise DataError(
+                f"numbers of shape {numbers.shape} do not fit the model: it reads {counted(len(mean), 'input')} a "
+                f"step, so they must be (T, {len(mean)}). A single step is (1, {len(mean)})."
+            )
+        scaled: Array = ((steps - mean) / scale).astype(np.float32)
+        return scaled
+
+    def decode(self, output: Array) -> str | Array:
+        """Of the output (O,) of one step: the class, the likeliest next symbol, or numbers in their own units.
+
+        Of a word: its phonemes, with blanks between them.
+        """
+        output = np.asarray(output)
+        if output.ndim != 1:
+            raise DataError(
+                f"an output of shape {output.shape} is not that of one step of one sequence, (O,). Decode one after "
+                "the other: [decode(scores) for scores in batch]."
+            )
+        if self.kind == "spellings":
+            return pronounced(output.tolist())
+        names = self.classes if self.kind in ("texts", "numbers") else self.symbols
+        if names:
+            return names[int(output[0] > 0) if len(output) == 1 else int(output.argmax())]
+        mean, scale = self.scaling
+        return output * scale + mean if self.next_step else output
+
+    def to_dict(self) -> dict[str, Any]:
+        """What belongs to its kind."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value not in ((), 0)}
+
+
+def encoding_of(corpus: Corpus) -> Encoding:
+    """The encoding that a corpus was read with."""
+    if isinstance(corpus, LanguageData):
+        kind: Literal["words", "characters"] = "words" if corpus.level == "word" else "characters"
+        return Encoding(kind, corpus.vocabulary.symbols)
+    if isinstance(corpus, TextData):
+        own = corpus.rules.vocab_size - FIRST_WORD  # words with an id of their own
+        symbols, rare = (*SPECIAL, *corpus.listed[:own]), corpus.listed[own:]
+        return Encoding("texts", symbols, rare, corpus.rules.max_len, corpus.rules.lower, corpus.classes)
+    if isinstance(corpus, WordData):
+        return Encoding("spellings", LETTERS, max_len=corpus.max_len, classes=PHONEMES)
+    return Encoding(
+        "numbers",
+        classes=tuple(map(str, corpus.classes)),
+        mean=tuple(corpus.mean.tolist()),
+        scale=tuple(corpus.scale.tolist()),
+        next_step=corpus.next_step,
+    )
+
+
+def save_encoding(encoding: Encoding, folder: str | Path) -> None:
+    write_whole(Path(folder) / ENCODING, content_of(encoding))
+
+
+def content_of(encoding: Encoding) -> bytes:
+    """The file, byte for byte: the config of its model holds their sum."""
+    return (json.dumps(plain(encoding.to_dict())) + "\n").encode()
+
+
+def sum_of(content: bytes | None) -> dict[str, str]:
+    """What save(beside=) takes of an encoding, if there is one."""
+    return {} if content is None else {ENCODING: hashlib.sha256(content).hexdigest()}
+
+
+def read_encoding(model: Path) -> bytes | None:
+    """The file in a model's folder, None where there is none; refused where the model was saved with another one.
+
+    Models of before the config held the sum are believed.
+    """
+    path, config = model / ENCODING, model / CONFIG
+    wanted = what_it_says(config).get("beside", {}) if config.is_file() else {}
+    expected = wanted.get(ENCODING) if isinstance(wanted, dict) else None
+    if not path.is_file():
+        if expected is None:
+            return None
+        raise RunError(
+            f"{path}: is not there, but the model was saved with one. Copy it along with the model."
+        )
+    content = path.read_bytes()
+    if expected is not None and sum_of(content)[ENCODING] != expected:
+        raise RunError(
+            f"{path}: is not the encoding that the model was saved with, so its numbers would mean other things. "
+            f"Copy the one that lay beside its {CONFIG}."
+        )
+    return content
+
+
+def what_it_says(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is none; that a config is right, load() checks."""
+    try:
+        return parsed(path, largest=2**30)  # words of a large vocabulary
+    except (OSError, ValueError):
+        return {}
+
+
+def copy_encoding(model: Path, target: Path, overwrite: bool = False) -> list[Path]:
+    """A model's encoding under another name; where the model has none, no other model's stays there."""
+    content = read_encoding(model)
+    if target.exists() and not overwrite and not is_encoding(target):
+        raise RunError(f"{target}: was not written by gatewise, and would be replaced. Move it away.")
+    if content is None:
+        target.unlink(missing_ok=True)
+        return []
+    write_whole(target, content)
+    return [target]
+
+
+def is_encoding(path: Path) -> bool:
+    return what_it_says(path).get("kind") in {*KINDS.values(), "texts"}
+
+
+def load_encoding(folder: str | Path) -> Encoding | None:
+    """The encoding of a run or a model's folder; None where there is none, as in runs of before it was kept."""
+    model = model_folder(Path(folder))
+    try:
+        content = read_encoding(model)
+        if content is None:
+            return None
+        fields: dict[str, Any] = ENCODED("it", json.loads(content))
+        given = {key: value for key, value in fields.items() if value is not None}
+        return Encoding(
+            **given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        )
+    except RunError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RunError(
+            f"{model / ENCODING}: is not the encoding of a model ({error}). Copy it again."
+        ) from error
+
+
+WORDS, NUMBERS = listed(text), listed(number())
+ENCODED = record(
+    kind=one_of(*get_args(Kind)),
+    **dict.fromkeys(("symbols", "rare", "classes"), Early(WORDS, None)),
+    **dict.fromkeys(("mean", "scale"), Early(NUMBERS, None)),
+    **dict.fromkeys(("lower", "next_step"), Early(flag, None)),
+    max_len=Early(whole(), None),
+)

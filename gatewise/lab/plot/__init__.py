@@ -1,0 +1,38 @@
+"""Pictures of any model, one call each. The only package that imports matplotlib; nothing here needs a display.
+
+    from gatewise.lab import plot
+    plot.save(plot.gate_structure(model), "gates.png")
+
+scheme     the three levels, drawn
+gates      which gates live, and what the others are
+lags       gradient norm against lag
+front      quality against bytes and time over a sweep
+progress   sparsity and quality along training; size against quality over runs
+spread     log alpha or group norms, and the threshold
+"""
+
+from gatewise.lab.analyse import lag_curves, map_gates
+from gatewise.lab.plot.front import front
+from gatewise.lab.plot.gates import gate_structure, number
+from gatewise.lab.plot.lags import lag_figure
+from gatewise.lab.plot.progress import Point, pareto, pareto_front, training
+from gatewise.lab.plot.scheme import scheme
+from gatewise.lab.plot.spread import histogram
+from gatewise.lab.plot.style import COLOURS, save
+
+__all__ = [
+    "COLOURS",
+    "Point",
+    "front",
+    "gate_structure",
+    "histogram",
+    "lag_curves",
+    "lag_figure",
+    "map_gates",
+    "number",
+    "pareto",
+    "pareto_front",
+    "save",
+    "scheme",
+    "training",
+]

@@ -1,0 +1,134 @@
+"""Sparsity and quality along training, and size against quality over several runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
+
+from gatewise.lab.analyse.history import COUNTED, Metrics, curve, named, quality_key
+from gatewise.lab.plot.style import DASHES, INK, MARKERS, SERIES, blank, legend, plain
+
+
+def training(runs: Mapping[str, Metrics], title: str | None = None) -> Figure:
+    """Quality, compression, neurons and live gates by epoch; every run has a colour and a dash of its own."""
+    names = math.ceil(len(runs) / 2) if len(runs) > 1 else 0  # lines of the legend, two names each
+    height = 5.6 + (0.3 if title else 0.0) + 0.2 * names
+    figure = blank(9.0, height)
+    panels = figure.subplots(2, 2).flat
+    qualities = dict.fromkeys(key for key in map(quality_key, runs.values()) if key)
+    shown = [
+        (" / ".join(map(named, qualities)) or "quality", None),
+        ("compression", "compression"),
+        *((label, key) for key, label in COUNTED.items()),
+    ]
+    for axes, (label, key) in zip(panels, shown):
+        for k, (name, metrics) in enumerate(runs.items()):
+            epochs, values = curve(metrics, key or quality_key(metrics) or "")
+            style = {"color": SERIES[k % len(SERIES)], "linestyle": DASHES[k % len(DASHES)]}
+            marker = MARKERS[k % len(MARKERS)] if len(epochs) < 2 else None
+            axes.plot(epochs, values, linewidth=1.8, marker=marker, label=name, **style)
+        plain(axes, label, "epoch", "")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        if not axes.lines or not any(len(line.get_xdata()) for line in axes.lines):
+            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", size=9, color=INK)
+        elif key is None and "ppl" in label + "".join(qualities):
+            perplexity_scale(axes)
+    if names:
+        legend(figure, handles=figure.axes[0].lines, loc="lower center", ncols=2)
+    if title:
+        figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color=INK)
+    figure.tight_layout(rect=(0, (0.2 * names + 0.1 * bool(names)) / height, 1, 1))
+    return figure
+
+
+def perplexity_scale(axes: Axes) -> None:
+    """Logarithmic, with plain numbers: the first epochs would flatten everything after them."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run as size and quality."""
+
+    name: str
+    size: float  # weights that are not zero, or bytes
+    quality: float
+    method: str = ""  # runs of one method share a colour and a marker
+
+
+def pareto_front(points: Iterable[Point], higher_is_better: bool = False) -> list[Point]:
+    """The runs that no other run beats in both size and quality, by size."""
+    best: float | None = None
+    front = []
+    sign = -1.0 if higher_is_better else 1.0
+    for point in sorted(points, key=lambda p: (p.size, sign * p.quality)):
+        if best is None or sign * point.quality < best:
+            best = sign * point.quality
+            front.append(point)
+    return front
+
+
+def pareto(points: Sequence[Point], quality: str, higher_is_better: bool = False) -> Figure:
+    """Every run by its non-zero weights and its quality; a line joins those that no other run beats in both."""
+    figure = blank(6.4, 4.4)
+    axes = figure.subplots()
+    front = pareto_front(points, higher_is_better)
+    if len(front) > 1:
+        axes.plot(
+            [p.size for p in front], [p.quality for p in front], color="#999999", linewidth=1.2,
+            drawstyle="steps-post", zorder=1, label="no run is better in both",
+        )  # fmt: skip
+    for k, method in enumerate(dict.fromkeys(point.method for point in points)):
+        own = [point for point in points if point.method == method]
+        style: dict[str, Any] = {"color": SERIES[k % len(SERIES)], "marker": MARKERS[k % len(MARKERS)]}
+        axes.scatter([p.size for p in own], [p.quality for p in own], s=42, zorder=3,
+                     label=method or None, edgecolor="white", linewidth=0.8, **style)  # fmt: skip
+    middle = math.sqrt(min(p.size for p in points) * max(p.size for p in points)) if points else 0.0
+    texts = []
+    for point in points:
+        inward = -1 if point.size > middle else 1  # names of runs on the right end at their points
+        texts.append(
+            axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", size=7.5, color=INK,
+                          xytext=(6 * inward, 6), ha="left" if inward > 0 else "right")
+        )  # fmt: skip
+    plain(axes, "size and quality", "weights that are not zero", quality)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.25, y=0.15)
+    if axes.get_legend_handles_labels()[0]:
+        legend(axes)
+    figure.tight_layout()
+    lift_apart(texts)
+    return figure
+
+
+def lift_apart(texts: Sequence[Annotation]) -> None:
+    """Names that would lie on each other, or on a point, move up, the higher one further."""
+    points = [text.axes.transData.transform(text.xy) for text in texts if text.axes is not None]
+    placed = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in points]
+    for text in sorted(texts, key=lambda text: text.get_window_extent().y0):
+        while any(text.get_window_extent().overlaps(other) for other in placed):
+            x, y = text.get_position()
+            text.set_position((x, y + 3))
+        placed.append(text.get_window_extent())
+
+
+def short_count(value: float) -> str:
+    """500, 20 k, 3 M."""
+    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:g}{name}"
+    return f"{value:g}"

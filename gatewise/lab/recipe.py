@@ -1,0 +1,205 @@
+"""A recipe is one training run, written down so that it can be read aloud: a TOML file with up to seven sections.
+
+    [data]      which corpus, how it is cut into batches
+    [model]     the network and its starting values
+    [sparsify]  what is made zero, and by which framework
+    [train]     optimiser, schedule, length, seed
+    [budget]    how large the network may be, if that is known
+    [refit]     a second part without the penalty, if there is one
+    [expect]    numbers to compare with; they steer nothing
+
+`base = "NAME"` above them takes all from another recipe, but for what the file says itself. A key that is not in
+schema.py is an error, in a file and in `--set section.key=value` alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gatewise.lab.parsing import parse, suggestion
+from gatewise.lab.schema import (
+    BUDGETS,
+    DEFAULTS,
+    OWN_DATA,
+    PAPER_DATA,
+    READERS,
+    SECTIONS,
+    Recipe,
+    RecipeError,
+)
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+def names() -> list[str]:
+    """Recipes that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """A packaged recipe by name, or a file; `changes` are `section.key=value`, the section may be left out."""
+    path = _find(name_or_path)
+    own, base = _read(path)
+    content, asked = {"name": path.stem, **_over(base, own)}, dict[str, Any]()
+    data = (base or content).get("data")
+    before = data.get("task") if isinstance(data, dict) else None
+    changed = {apply_change(asked, change): change for change in changes}
+    content = _over(content, {"name": content["name"], **asked})
+    try:
+        recipe = parse(content)
+    except RecipeError as error:
+        raise RecipeError(f"{_blamed(str(error), changes) or path}: {error}") from error
+    _refuse_unread(recipe, changed)
+    if before not in PAPER_DATA or recipe.data.task not in OWN_DATA:
+        return recipe
+    return _of_own_data(recipe, own if base else {})
+
+
+def _find(name_or_path: str | Path, folder: Path = Path()) -> Path:
+    """The file of a recipe; a path of a `base` is one from the folder of the file that names it."""
+    if Path(name_or_path).suffix == ".toml":
+        return folder / name_or_path
+    packaged = FOLDER / f"{name_or_path}.toml"
+    if not packaged.is_file():
+        raise RecipeError(
+            f"no recipe {str(name_or_path)!r}{suggestion(str(name_or_path), names())} "
+            "`gatewise train --list` shows all; a file of your own ends in .toml."
+        )
+    return packaged
+
+
+def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file says itself, and what it takes from its base, which may have one, too."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: is not TOML ({error}).") from error
+    if "base" not in own:
+        return own, {}
+    base, above = own.pop("base"), (*above, path.resolve())
+    if not isinstance(base, str):
+        raise RecipeError(
+            f"{path}: base = {base!r} must be the name of a recipe, or of a file that ends in .toml."
+        )
+    try:
+        below = _find(base, path.parent)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: base: {error}") from error
+    if below.resolve() in above:
+        raise RecipeError(f"{path}: base = {base!r} leads back to {below.name}. Leave one of them out.")
+    theirs, deeper = _read(below, above)
+    return own, _over(deeper, theirs)
+
+
+def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a section one by one, the rest whole: expected numbers belong together. A name is a file's own.
+
+    There is one budget: of weights, say. Who names another one means it instead.
+    """
+    both = {**base, **own}
+    for name in SECTIONS:
+        theirs, ours = base.get(name), own.get(name)
+        if isinstance(theirs, dict) and isinstance(ours, dict):
+            replaced = BUDGETS if name == "budget" and set(BUDGETS) & set(ours) else ()
+            both[name] = {**{key: theirs[key] for key in theirs if key not in replaced}, **ours}
+    if "name" not in own:
+        both.pop("name", None)
+    return both
+
+
+def _of_own_data(recipe: Recipe, own: Mapping[str, Any]) -> Recipe:
+    """The recipe of a paper's row on other data: its title and the paper's numbers tell nothing about them, but what
+    a file says itself stays."""
+    levels = recipe.sparsify.levels
+    methods = {"none": "dense network", "group-lasso": f"pruning {levels}", "variational": f"Bayes {levels}"}
+    title = f"{Path(recipe.data.path or '').name}, {methods[recipe.sparsify.method]}"
+    return dataclasses.replace(
+        recipe,
+        title=recipe.title if "title" in own else title,
+        expect=recipe.expect if "expect" in own else {},
+    )
+
+
+def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:
+    """A recipe may hold keys for other data than it is used on; who asks for a change expects one."""
+    values = recipe.steering()
+    for readers, keys in READERS.items():
+        section = "sparsify.method" if "sparsify" in keys else "data.task"
+        if values[section] in readers.split():
+            continue
+        for key in keys.split():
+            if key in changed and values[key] != DEFAULTS[key]:
+                raise RecipeError(
+                    f"--set {changed[key]}: does nothing with {section} = {values[section]!r}, only with "
+                    f"{' or '.join(readers.split())}. Leave it out."
+                )
+    for key, change in changed.items():
+        said = values[key] != DEFAULTS.get(key)
+        if key == "sparsify.threshold" and recipe.sparsify.update == "proximal":
+            raise RecipeError(f"--set {change}: proximal updates have no threshold. Leave it out.")
+        if key.startswith("refit.") and not recipe.refit.epochs and said:
+            raise RecipeError(f"--set {change}: does nothing without refit.epochs, which is 0. Set it, too.")
+        if key.startswith("budget.") and not recipe.budget.wanted() and said:
+            raise RecipeError(
+                f"--set {change}: does nothing without budget.gates, neurons, weights or bytes. Set one, too."
+            )
+
+
+def _blamed(message: str, changes: Sequence[str]) -> str:
+    """The changes whose key a message names: then they are to be mended, not the file."""
+    keys = {change: change.partition("=")[0].strip().rpartition(".")[2] for change in changes}
+    return " ".join(f"--set {change}" for change, key in keys.items() if re.search(rf"\b{key}\b", message))
+
+
+def apply_change(content: dict[str, Any], change: str) -> str:
+    """Put one `section.key=value` into the parsed TOML, and return the key; what is no TOML value is a string."""
+    target, equals, text = change.partition("=")
+    section, _, key = target.strip().rpartition(".")
+    if not equals or not key:
+        raise RecipeError(f"--set {change!r}: write it as section.key=value, for instance train.epochs=5.")
+    everything = [f"{name}.{f.name}" for name, kind in SECTIONS.items() for f in fields(kind)]
+    if not section:
+        found = [full for full in everything if full.partition(".")[2] == key]
+        # A refit and a budget have keys of the other sections: without a section they mean those.
+        found = [full for full in found if not full.startswith(("refit.", "budget."))] or found
+        if len(found) > 1:
+            raise RecipeError(f"--set {key}: there are {', '.join(found)}; name the section.")
+        section = found[0].partition(".")[0] if found else ""
+    if f"{section}.{key}" not in everything:
+        asked = f"{section}.{key}" if section else key
+        short = {full.partition(".")[2]: full for full in reversed(everything)}
+        close = difflib.get_close_matches(key, short, 1)
+        hint = f"; did you mean {short[close[0]]!r}?" if close else suggestion(asked, everything)
+        raise RecipeError(f"--set {asked}: there is no such key{hint}")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    content.setdefault(section, {})[key] = value
+    return f"{section}.{key}"
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as TOML, with every value that was used; `None` is a key left out."""
+    lines = [f"name = {_toml(recipe.name)}", f"title = {_toml(recipe.title)}"]
+    for section, values in recipe.to_dict().items():
+        if isinstance(values, dict):
+            lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    # JSON's escape of an emoji is a pair, which TOML does not know.
+    return json.dumps(value, ensure_ascii=False)
