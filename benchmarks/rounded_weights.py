@@ -18,7 +18,7 @@ import gatewise as gw
 from gatewise.compact import CompactLayer, CompactLinear
 from gatewise.lab.data.corpus import load_data
 from gatewise.lab.data.encoding import load_encoding
-from gatewise.lab.files import model_folder
+from gatewise.lab.files import model_of
 from gatewise.lab.finished.saved import recipe_of
 from gatewise.lab.training.assembly import make_feeds, objective_of
 from gatewise.lab.training.evaluation import Evaluator
@@ -47,7 +47,7 @@ def main() -> None:
     print("| network | weights | kB | test |")
     print("| --- | --- | --- | --- |")
     for run in args.runs:
-        path, place = model_folder(run), torch.device("cpu")
+        path, place = model_of(run), torch.device("cpu")
         recipe = recipe_of(path, None, [])
         model = gw.load(path).eval()
         corpus = load_data(recipe, args.data_dir, load_encoding(path))

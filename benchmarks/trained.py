@@ -21,7 +21,7 @@ import torch
 import gatewise as gw
 from gatewise.export.timing import Timing, race
 from gatewise.lab import provenance
-from gatewise.lab.files import WEIGHTS
+from gatewise.lab.files import MODEL
 
 ENGINE, DENSE, COMPACT = "gatewise engine", "ONNX Runtime dense", "ONNX Runtime compact"
 
@@ -71,10 +71,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for model in sorted(arguments.results.glob("*/model")):
-        if not (model / WEIGHTS).exists():
-            print(f"{model.parent.name}: skipped, its network is a release asset, see results/networks.json")
-            continue
+    for model in sorted(arguments.results.glob(f"*/{MODEL}")):
         steps = 100 if "agnews" in model.parent.name else 200 if "imdb" in model.parent.name else 35
         timings = race(gw.load(model), steps=steps, threads=arguments.threads, seconds=arguments.seconds)
         rows.append(summary(model.parent.name, timings))

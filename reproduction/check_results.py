@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from gate_patterns import live_gates
-from stored import NETWORK, RESULTS, StoredRun, stored_rows, stored_runs
+from stored import RESULTS, StoredRun, stored_rows, stored_runs
 
 from gatewise.lab.files import GATES, MODEL
 from gatewise.lab.finished.saved import SPLITS, evaluate_saved
@@ -82,9 +82,9 @@ def main() -> None:
     rows = arguments.rows or stored_rows(arguments.results)
     kept = [run for row in rows for run in stored_runs(arguments.results, row, MODEL)]
     for run in kept:
-        if not run.has(NETWORK):
+        if not (run.folder / MODEL).is_file():
             print(f"{run.name:38} skipped: its network is a release asset, see networks.json", flush=True)
-    runs = [run for run in kept if run.has(NETWORK)]
+    runs = [run for run in kept if (run.folder / MODEL).is_file()]
     if not runs:
         parser.error(f"{arguments.results} has no network of {', '.join(rows) or 'any row'}")
     checked = []

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.lab import recipe as recipes
+from gatewise.lab.files import MODEL
 from gatewise.lab.finished.opened import Record, open_record
 from gatewise.lab.finished.saved import evaluate_saved
 
@@ -74,7 +75,7 @@ def lines(runs: Sequence[Record], data_dir: str | None) -> list[Line]:
 
 
 def int8_errors(runs: Sequence[Record], data_dir: str) -> list[float]:
-    there = [run for run in runs if (run.folder / "model").is_dir()]
+    there = [run for run in runs if (run.folder / MODEL).is_file()]
     return [evaluate_saved(run.folder, data_dir=data_dir, int8=True)[0]["test_word_error"] for run in there]
 
 

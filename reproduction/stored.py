@@ -1,7 +1,7 @@
 """The finished runs in a folder of results, seed by seed: what claims.py, curves.py and check_results.py read.
 
-results/ROW/            seed 0: result.json, metrics.jsonl, recipe.toml; gates.json and model/ where they were kept;
-                        networks.json lists networks that are release assets: of those, model/ has the config alone
+results/ROW/            seed 0: result.json, metrics.jsonl, recipe.toml; gates.json and model.safetensors where they
+                        were kept; networks.json lists networks that are release assets
 results/ROW/seeds/K/    the same recipe from another seed
 """
 
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from gatewise.lab.files import GATES, METRICS, MODEL, RESULT, WEIGHTS
+from gatewise.lab.files import GATES, METRICS, NETWORKS, RESULT
 from gatewise.lab.finished.reproduce import seed_folders
 from gatewise.lab.training.checkpoints import Metrics
 
 RESULTS = Path(__file__).parent.parent / "results"
-NETWORK = f"{MODEL}/{WEIGHTS}"
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,15 @@ class StoredRun:
         return f"{self.row}, seed {self.seed}"
 
     def has(self, what: str) -> bool:
-        """Whether a file of the run is here: GATES, NETWORK."""
-        return (self.folder / what).exists()
+        """Whether a file of the run was kept, in a release asset at least: GATES, MODEL."""
+        return (self.folder / what).exists() or self.folder / what in assets()
+
+
+@cache
+def assets() -> set[Path]:
+    """The networks that are kept apart, as they would lie here."""
+    listed = json.loads((RESULTS / NETWORKS).read_text(encoding="utf-8"))
+    return {RESULTS / network["file"] for network in listed["networks"]}
 
 
 def stored_runs(results: Path, row: str, what: str = RESULT) -> list[StoredRun]:

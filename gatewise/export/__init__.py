@@ -3,7 +3,7 @@
 from gatewise.export.c.source import CSource, to_c
 from gatewise.export.card import model_card
 from gatewise.export.onnx.model import to_onnx
-from gatewise.export.saved.checkpoint import Saved, load, save
-from gatewise.export.saved.pair import CheckpointError
+from gatewise.export.saved.checkpoint import Saved, attached, load, save
+from gatewise.export.saved.file import CheckpointError
 
-__all__ = ["CSource", "CheckpointError", "Saved", "load", "model_card", "save", "to_c", "to_onnx"]
+__all__ = ["CSource", "CheckpointError", "Saved", "attached", "load", "model_card", "save", "to_c", "to_onnx"]

@@ -12,43 +12,35 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 TEMPORARY = ".gatewise-"  # begins the name of what is being written; nobody else has such names
 
-if sys.platform == "win32":
 
-    @contextmanager
-    def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
-        """Windows locks no directory."""
-        yield True
-else:
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Until the block ends no other process writes into the folder; whoever does is waited for.
+
+    The lock is the system's: who is killed leaves none. Windows locks no folder.
+    """
+    if sys.platform == "win32":
+        yield
+        return
     import fcntl
 
-    @contextmanager
-    def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
-        """Whether no other process writes into the folder until the block ends; with `wait`, after the others.
-
-        The lock is the system's: who is killed leaves none.
-        """
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            alone = True
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                alone = False
-            except OSError:  # a file system without locks
-                pass
-            yield alone
-        finally:
-            os.close(handle)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
-def naming(target: Path) -> Iterator[None]:
+def name_target_in_errors(target: Path) -> Iterator[None]:
     """Where a write fails, of a full disk, the system names no file: the error names the target."""
     try:
         yield
@@ -72,37 +64,38 @@ def open_new(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags, 0o666), "wb")
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """A file that was not there, on the disk before anything is renamed."""
-    with open_new(path) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def write_atomic(target: Path, data: bytes) -> None:
+    """The old file or the new one, never a part of it: the new one is on the disk before it is renamed.
 
-
-def put(target: Path, data: bytes) -> None:
-    """The old file or the new one, never a part of it."""
+    Raises:
+        OSError: it could not be written, or the target is no regular file; with its name.
+    """
     temporary = target.with_name(TEMPORARY + target.name)
-    with naming(target):
+    with name_target_in_errors(target):
         check_regular(target)
+        if target.is_dir():
+            raise FileExistsError(errno.EEXIST, "is a folder, which is not replaced by a file", str(target))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with alone_in(target.parent):
+        with folder_lock(target.parent):
             # Of a process that was killed, or a link to a file of someone else's.
             temporary.unlink(missing_ok=True)
             try:
-                write_new(temporary, data)
+                with open_new(temporary) as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
                 os.replace(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
 
 
-def put_folder(target: Path, contents: dict[str, bytes]) -> None:
+def write_folder(target: Path, contents: dict[str, bytes]) -> None:
     """Everything in a folder beside the target, then two renames; what was there goes last."""
     work = target.with_name(TEMPORARY + target.name)
     new, old = work / "new", work / "old"
-    with naming(target):
+    with name_target_in_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with alone_in(target.parent):
+        with folder_lock(target.parent):
             try:
                 remove_left(work, target)
                 new.mkdir(parents=True)

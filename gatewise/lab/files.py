@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gatewise.export.saved.file import model_file, not_there
 from gatewise.export.saved.schema import Check, SchemaError
-from gatewise.export.written import alone_in, check_regular, write_new
+from gatewise.export.written import write_atomic
 from gatewise.lab import recorded
 
-MODEL, RECIPE = "model", "recipe.toml"  # of a run: the folder of its network, and what was run
+MODEL, RECIPE = "model.safetensors", "recipe.toml"  # of a run: its network, and what was run
 CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
 TENSORBOARD, VECTORS = "tensorboard", "vectors.json"
-NETWORKS, WEIGHTS = (
-    "networks.json",
-    "model.safetensors",
-)  # what is kept elsewhere, and the large file of a model
-
-PARTIAL = ".partial-"  # begins the name of what is being written
+NETWORKS = "networks.json"  # what is kept elsewhere
 
 
 class RunError(ValueError):
@@ -33,81 +27,53 @@ class Diverged(RunError):
     """A loss or a weight that is not finite: the recipe is to blame, not the machine."""
 
 
-def model_folder(path: Path) -> Path:
-    """The model in the folder of a run; any other folder itself."""
-    if not path.is_dir():
-        what = "is a file" if path.is_file() else "there is no such folder"
-        raise RunError(f"{path}: {what}. Name the folder of a run, or one that gatewise.save() wrote.")
-    model = path / MODEL if (path / MODEL).is_dir() else path
-    check_not_elsewhere(model)
-    if model != path:
-        return model
-    if (path / RECIPE).is_file():
-        lost = (path / RESULT).is_file() and not (path / CHECKPOINT).is_file()
+def model_of(path: str | Path) -> Path:
+    """The file of a model, of a finished run say; where there is none, the error says why."""
+    file = model_file(path)
+    if file.is_file():
+        return file
+    check_not_elsewhere(file)
+    run = file.parent
+    if (run / RECIPE).is_file():
+        lost = (run / RESULT).is_file() and not (run / CHECKPOINT).is_file()
         raise RunError(
-            f"{path}: there is no {MODEL}/ in it: the run is not finished, or its model was not kept. "
+            f"{file}: is not there: the run is not finished, or its model was not kept. "
             + (f"Nor is there a {CHECKPOINT}: train it again, --overwrite." if lost else "Go on by --resume.")
         )
-    return path
+    raise RunError(not_there(file))
 
 
-def check_not_elsewhere(model: Path) -> None:
-    """Refuse a model whose weights networks.json, in a folder above, names as a release asset that is not here."""
-    weights = (model / WEIGHTS).resolve()
-    if weights.exists() or not (model / "config.json").is_file():
-        return
-    for above in weights.parents[1:5]:  # results/ROW/model, results/ROW/seeds/K/model
+def check_not_of_a_run(out: Path) -> None:
+    """Refuse to write a model over the one of a run."""
+    file = model_file(out)
+    if file.name == MODEL and (file.parent / RECIPE).is_file():
+        raise RunError(f"{file}: is the model of a run; name another file.")
+
+
+def check_not_elsewhere(file: Path) -> None:
+    """Refuse a model that networks.json, in a folder above, names as a release asset that is not here."""
+    file = file.resolve()
+    for above in file.parents[1:4]:  # results/ROW/model.safetensors, results/ROW/seeds/K/model.safetensors
         listed = read_json(above / NETWORKS, dict, recorded.networks) if (above / NETWORKS).is_file() else {}
         for network in listed.get("networks", []):
-            if above / network["file"] == weights:
+            if above / network["file"] == file:
                 raise RunError(
-                    f"{model}: its network ({network['bytes'] / 1e6:.1f} MB) is a release asset: unpack "
+                    f"{file}: the network ({network['bytes'] / 1e6:.1f} MB) is a release asset: unpack "
                     f"{listed['asset']} in {above}, or train it again in another folder: gatewise train "
-                    f"{model.parent / RECIPE} --out DIR."
+                    f"{file.parent / RECIPE} --out DIR."
                 )
 
 
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """The name of a file to write; it becomes `path` only if the block ends well.
-
-    The ending of the name stays, because writers look at it. Writers of one folder take turns: until the block ends,
-    nothing else is written there.
-    """
-    partial = path.with_name(PARTIAL + path.name)
+def write_whole(path: Path, content: bytes) -> None:
+    """The old file or the new one, never a part of it."""
     try:
-        check_regular(path)
-        if path.is_dir():
-            raise FileExistsError(errno.EEXIST, "is a folder, which is not replaced by a file", str(path))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with alone_in(path.parent):
-            # Of a process that was killed, or a link to a file of someone else's.
-            partial.unlink(missing_ok=True)
-            try:
-                yield partial
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
+        write_atomic(path, content)
     except OSError as error:
         kept = "The file from before is still there. " if path.exists() else ""
-        if isinstance(error, FileExistsError) and error.filename == str(path):
-            raise RunError(f"{path}: {error.strerror}.") from error
         raise RunError(
             f"{path}: could not be written ({error.strerror or error}). {kept}Make room or choose another folder, "
             "then run the command again; training goes on with --resume."
         ) from error
-
-
-def remove_partials(folder: Path) -> None:
-    """What a process that was killed had half written; only for who alone writes to the folder."""
-    for path in folder.glob(f"{PARTIAL}*"):
-        path.unlink()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The old file or the new one, never a part; the new one is on the disk before the old one goes."""
-    with appearing(path) as partial:
-        write_new(partial, content)
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:

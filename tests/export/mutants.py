@@ -1,14 +1,12 @@
-"""Saved models with one thing changed, and all sums corrected: what a program would write that is wrong or malicious.
+"""Saved models with one thing changed, and the sum corrected: what a program would write that is wrong or malicious.
 
-base      a folder that save() wrote: compact, dense, variational, sparse, with shared tensors
-mutant    its config or its tensors with one or two changes, drawn from a seed, then the sums of both files
+base      a file that save() wrote: compact, dense, variational, sparse, with shared tensors
+mutant    its config or its tensors with one or two changes, drawn from a seed, then the sum
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -16,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from saved_models import Tagger, sparse, variational
 from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export import CheckpointError
-from gatewise.export.saved import pair
+from gatewise.export.saved.file import packed
 from gatewise.lab.models import CharLM, SeriesModel, TextClassifier, WordLM
 
 Config = dict[str, Any]
@@ -91,26 +88,16 @@ def room_for(size: int, room: int = 200 * 2**20) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
-def loaded(folder: Path, into: nn.Module | None = None) -> nn.Module:
+def loaded(file: Path, into: nn.Module | None = None) -> nn.Module:
     """load() with as much memory as it may take. Out of it, torch says what it could not allocate."""
-    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    size = file.stat().st_size
     try:
         with room_for(size):
-            return gw.load(folder, into)
+            return gw.load(file, into)
     except CheckpointError as error:
-        if str(folder) not in str(error) or "allocate" in str(error):
+        if str(file) not in str(error) or "allocate" in str(error):
             raise AssertionError(f"a load of {size:,} bytes: {error}") from error
         raise
-
-
-def write(folder: Path, config: Config, data: bytes) -> None:
-    """Both files with the sums that they should have."""
-    folder.mkdir(exist_ok=True)
-    if isinstance(config.get("weights"), dict) and "wrong" not in config["weights"]:
-        config["weights"] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    config["digest"] = pair.digest(config)
-    (folder / pair.CONFIG).write_text(json.dumps(config))
-    (folder / pair.WEIGHTS).write_bytes(data)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -121,7 +108,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def draw_place(rng: random.Random, config: Config) -> tuple[Any, Any]:
     """A container and a key in it; layers and the model's arguments more often than the many tensors."""
-    top = rng.choice([key for key in config if key != "digest"])
+    top = rng.choice([key for key in config if key != "sha256"])
     path = rng.choice(places(config[top], (top,)))
     box: Any = config
     for key in path[:-1]:
@@ -163,7 +150,7 @@ def taken_from_elsewhere(rng: random.Random, config: Config, tensors: Tensors) -
 def added(rng: random.Random, config: Config, tensors: Tensors) -> None:
     box, _ = draw_place(rng, config)
     if isinstance(box, dict):
-        names = ["x", "", "rnn", "fc", "a.b", *rng.sample(list(config["tensors"]) or ["x"], 1)]
+        names = ["x", "", "rnn", "fc", "a.b", *rng.sample(sorted(tensors) or ["x"], 1)]
         box[rng.choice(names)] = copy.deepcopy(rng.choice([*ODD, *config["modules"].values()]))
 
 
@@ -198,21 +185,11 @@ def another_class(rng: random.Random, config: Config, tensors: Tensors) -> None:
         )
 
 
-# Changes of tensors, with the entry that describes the new one or without.
+# Changes of tensors.
 
 
 def draw_tensor(rng: random.Random, tensors: Tensors) -> str:
     return rng.choice(sorted(tensors))
-
-
-def entry_follows(rng: random.Random, config: Config, name: str, tensor: Tensor) -> None:
-    entry = config["tensors"].get(name)
-    if isinstance(entry, dict) and rng.random() < 0.7:
-        of = tensor.numel() * tensor.element_size()
-        kind = str(tensor.dtype).removeprefix("torch.")
-        wide = entry.get("form") == "narrow"
-        entry |= {"shape": list(tensor.shape), "bytes": of}
-        entry |= {"dense_bytes": tensor.numel() * 8} if wide else {"dense_bytes": of, "dtype": kind}
 
 
 def other_index(rng: random.Random, config: Config, tensors: Tensors) -> None:
@@ -234,55 +211,57 @@ def other_length(rng: random.Random, config: Config, tensors: Tensors) -> None:
     tensors[name] = longer[:n].clone()
     if tensors[name].numel() == len(flat):
         tensors[name] = tensors[name].view(-1, 1)
-    entry_follows(rng, config, name, tensors[name])
 
 
 def other_type(rng: random.Random, config: Config, tensors: Tensors) -> None:
     name = draw_tensor(rng, tensors)
     kinds = [torch.float16, torch.float64, torch.int32, torch.int64, torch.bool, torch.complex64, torch.uint8]
     tensors[name] = tensors[name].to(rng.choice(kinds))
-    entry_follows(rng, config, name, tensors[name])
 
 
 def exchanged(rng: random.Random, config: Config, tensors: Tensors) -> None:
     a, b = draw_tensor(rng, tensors), draw_tensor(rng, tensors)
     tensors[a], tensors[b] = tensors[b], tensors[a]
-    if rng.random() < 0.5 and a in config["tensors"] and b in config["tensors"]:
-        of = config["tensors"]
-        of[a], of[b] = of[b], of[a]
 
 
 def missing(rng: random.Random, config: Config, tensors: Tensors) -> None:
-    name = draw_tensor(rng, tensors)
-    del tensors[name]
-    if rng.random() < 0.7:
-        config["tensors"].pop(name.partition(":")[0], None)
+    del tensors[draw_tensor(rng, tensors)]
 
 
 def renamed(rng: random.Random, config: Config, tensors: Tensors) -> None:
     name = draw_tensor(rng, tensors)
     new = rng.choice([name + "x", "", "rnn.layers.7.weight_ih", "x" * 500, name.replace("0", "1")])
     tensors[new] = tensors.pop(name)
-    if name in config["tensors"] and rng.random() < 0.7:
-        config["tensors"][new] = config["tensors"].pop(name)
+
+
+def other_form(rng: random.Random, config: Config, tensors: Tensors) -> None:
+    """A tensor that is said to be sparse or narrow, or not to be."""
+    name, narrow = draw_tensor(rng, tensors).partition(":")[0], config["narrow"]
+    shape = [rng.choice(NUMBERS), rng.choice(NUMBERS)]
+    if isinstance(narrow, list) and rng.random() < 0.5:
+        narrow.remove(name) if name in narrow else narrow.append(name)
+    elif isinstance(config["sparse"], dict):
+        config["sparse"] |= {name: shape}
 
 
 CHANGES = [other_value, near_value, near_value, left_out, taken_from_elsewhere, added, nested, another_kind,
            another_class, other_index, other_index, other_length, other_type, exchanged, missing,
-           renamed]  # fmt: skip
+           renamed, other_form]  # fmt: skip
 
 
-def mutant(seed: int, config: Config, tensors: Tensors) -> tuple[Config, bytes]:
-    """A config and a weight file with one or two changes; now and then bytes of the weight file themselves."""
+def mutant(seed: int, config: Config, tensors: Tensors) -> bytes:
+    """A file with one or two changes and the right sum; now and then its header has some more."""
     rng = random.Random(seed)
     config, tensors = copy.deepcopy(config), {name: t.clone() for name, t in tensors.items()}
     for _ in range(rng.choice([1, 1, 2])):
         rng.choice(CHANGES)(rng, config, tensors)
-        if not all(isinstance(config.get(key), dict) for key in ("tensors", "modules")) or not tensors:
+        if not {"modules", "sparse", "narrow"} <= config.keys() or not tensors:
             break
-    data = bytearray(safetensors.torch.save(tensors))
+        if not isinstance(config["modules"], dict):
+            break
+    data = bytearray(packed(tensors, config, Path("mutant")))
     if rng.random() < 0.1:
         header = 8 + int.from_bytes(data[:8], "little")
         for _ in range(rng.choice([1, 3])):
             data[rng.randrange(header)] = rng.choice(b'0123456789{}[]",:FIU\x00\xff')
-    return config, bytes(data)
+    return bytes(data)

@@ -1,8 +1,7 @@
-"""A model worth saving, sparse or variational, and a config that is edited behind our back."""
+"""A model worth saving, sparse or variational, and a file that is edited behind our back."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.saved import pair
+from gatewise.export.saved.file import model_file, packed, read_file
 
 
 class Tagger(nn.Module):
@@ -47,8 +46,8 @@ def variational(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def change(folder: Path, **fields: Any) -> None:
-    """Edit a config so that it matches its digest: what a program, not an accident, would do."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text()) | fields
-    path.write_text(json.dumps(config | {"digest": pair.digest(config)}))
+def change(path: Path, **fields: Any) -> None:
+    """Edit a config and correct the sum: what a program, not an accident, would do."""
+    file = model_file(path)
+    config, stored = read_file(file)
+    file.write_bytes(packed(stored, config | fields, file))

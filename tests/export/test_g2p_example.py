@@ -11,7 +11,7 @@ from compiled import need_arm, run
 from torch import nn
 
 import gatewise as gw
-from gatewise.lab.data.encoding import Encoding, save_encoding
+from gatewise.lab.data.encoding import ENCODING, Encoding, content_of
 from gatewise.lab.data.pronunciation import END, LETTERS, PHONEMES, START
 from gatewise.lab.models import Pronouncer
 
@@ -34,10 +34,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for reader in (model.fc, *([model.query] if request.param else [])):
             reader.weight[:, ::3] = 0
     saved, made = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("g2p") / "made"
-    gw.save(model, saved / "model")
-    save_encoding(Encoding("spellings", LETTERS, max_len=22, classes=PHONEMES), saved / "model")
+    encoding = Encoding("spellings", LETTERS, max_len=22, classes=PHONEMES)
+    gw.save(model, saved, attached={ENCODING: content_of(encoding)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["export.py", str(saved / "model"), str(made)])
+        patch.setattr("sys.argv", ["export.py", str(saved), str(made)])
         runpy.run_path(str(EXAMPLE / "export.py"), run_name="__main__")
     return made
 

@@ -1,4 +1,4 @@
-"""Files that a program wrote wrong, or to do harm, with all sums right: refused, or one model in every form."""
+"""Files that a program wrote wrong, or to do harm, with the right sum: refused, or one model in every form."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from mutants import Base, bases, loaded, mutant, write
+from mutants import Base, bases, loaded, mutant
 from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export import CheckpointError
-from gatewise.export.saved import pair
+from gatewise.export.saved.file import read_file
 
 MUTANTS = (150, 10_000)  # usual and --long
 
@@ -35,11 +34,11 @@ def engine_agrees(model: nn.Module, x: Tensor, y: Tensor) -> bool:
     return torch.allclose(other, y, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-def outcome(folder: Path, base: Base, original: Tensor) -> str:
+def outcome(file: Path, base: Base, original: Tensor) -> str:
     """refused, the same answer, or another model that is the same in every form."""
     _, into, x = base
     try:
-        model = loaded(folder, into())
+        model = loaded(file, into())
     except CheckpointError:
         return "refused"
     try:
@@ -49,8 +48,8 @@ def outcome(folder: Path, base: Base, original: Tensor) -> str:
     if torch.equal(y, original):
         return "the same answer"
     assert engine_agrees(model, x, y), "torch and the engine read the file differently"
-    gw.save(model, folder / "again")
-    assert torch.equal(answer(gw.load(folder / "again", into()), x), y)
+    again = gw.save(model, file.with_name("again")).path
+    assert torch.equal(answer(gw.load(again, into()), x), y)
     return "another model"
 
 
@@ -60,18 +59,15 @@ def test_mutated_files(tmp_path: Path, pytestconfig: Any, campaign: Any) -> None
     saved: list[Any] = []
     for name, base in known:
         torch.manual_seed(0)
-        gw.save(base[0](), tmp_path / name)
-        config, data = pair.read_pair(tmp_path / name)
-        saved.append(
-            (config, safetensors.torch.load(data), answer(gw.load(tmp_path / name, base[1]()), base[2]))
-        )
+        file = gw.save(base[0](), tmp_path / name).path
+        saved.append((*read_file(file), answer(gw.load(file, base[1]()), base[2])))
     for seed in range(count):
         k = seed % len(known)
         config, tensors, original = saved[k]
-        folder = tmp_path / "mutant"
-        write(folder, *mutant(seed, config, tensors))
+        file = tmp_path / "mutant.safetensors"
+        file.write_bytes(mutant(seed, config, tensors))
         try:
-            found[outcome(folder, known[k][1], original)] += 1
+            found[outcome(file, known[k][1], original)] += 1
         except BaseException as error:
             raise AssertionError(f"mutant {seed} of {known[k][0]!r}") from error
     assert found["refused"] > count / 2

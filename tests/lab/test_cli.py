@@ -12,7 +12,7 @@ import typer.main
 
 import gatewise
 from gatewise.lab.cli import app, main
-from gatewise.lab.data.encoding import Encoding, save_encoding
+from gatewise.lab.data.encoding import ENCODING, Encoding, content_of
 from gatewise.lab.demo import run as demo
 from gatewise.lab.models import SeriesModel
 from gatewise.lab.training import trainer
@@ -182,9 +182,11 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A folder that holds model/, as `gatewise train` leaves one."""
-    gatewise.save(gatewise.compress(SeriesModel(2, 3, hidden=4).eval()), tmp_path / "run" / "model")
-    save_encoding(Encoding("numbers", mean=(0.0, 1.0), scale=(1.0, 2.0)), tmp_path / "run" / "model")
+    """A folder that holds a model, as `gatewise train` leaves one."""
+    small = gatewise.compress(SeriesModel(2, 3, hidden=4).eval())
+    encoding = content_of(Encoding("numbers", mean=(0.0, 1.0), scale=(1.0, 2.0)))
+    (tmp_path / "run").mkdir()
+    gatewise.save(small, tmp_path / "run", attached={ENCODING: encoding})
     return tmp_path / "run"
 
 
@@ -192,7 +194,7 @@ def run(tmp_path: Path) -> Path:
     ("command", "said"),
     [
         (["measure"], "compression"),
-        (["compress", "-o", "small"], "small: "),
+        (["compress", "-o", "small"], "small.safetensors: "),
         (["export", "--c", "c"], "largest error"),
         (["export", "--onnx", "m.onnx"], "m.onnx: "),
         (["bench", "--seconds", "0", "--steps", "2"], "gatewise engine"),
@@ -204,22 +206,21 @@ def test_a_run_stands_for_its_model(
     if "--onnx" in command:
         pytest.importorskip("onnx")
     monkeypatch.chdir(run.parent)
-    for folder in ("run", "run/model"):
+    for folder in ("run", "run/model.safetensors"):
         assert main([command[0], folder, *command[1:]]) == 0
         assert said in capsys.readouterr().out
     assert main([command[0], "nothere", *command[1:]]) == 1
-    assert "nothere: there is no such folder" in capsys.readouterr().err
+    assert "nothere.safetensors: there is no such file" in capsys.readouterr().err
 
 
 def test_the_encoding_goes_where_the_model_goes(run: Path, monkeypatch: Any) -> None:
     """Also a second time: an export replaces only what is its own."""
     monkeypatch.chdir(run.parent)
-    kept = (run / "model" / "encoding.json").read_bytes()
+    kept = gatewise.export.attached(run)
     assert main(["compress", "run", "-o", "small"]) == 0
     assert main(["export", "run", "--c", "c"]) == main(["export", "run", "--c", "c"]) == 0
-    for copy in ("small/encoding.json", "c.encoding.json"):
-        assert Path(copy).read_bytes() == kept
-    gatewise.save(gatewise.load(run / "model"), "other")
+    assert gatewise.export.attached("small") == kept == {ENCODING: Path("c.encoding.json").read_bytes()}
+    gatewise.save(gatewise.load(run), "other")
     assert main(["export", "other", "--c", "c"]) == 0
     assert not Path("c.encoding.json").exists()
 
@@ -234,14 +235,19 @@ def test_outputs_are_regular_files(command: list[str], run: Path, capsys: Any, m
     assert Path("out").is_symlink()
 
 
+def test_the_model_of_a_run_is_not_replaced(run: Path, capsys: Any) -> None:
+    """It is what its result.json tells of; one that was saved by hand may be cut where it stands."""
+    (run / "recipe.toml").touch()
+    assert main(["compress", str(run), "-o", str(run)]) == 1
+    assert "model.safetensors: is the model of a run; name another file" in capsys.readouterr().err
+
+
 def test_compress_replaces_files_of_others_only_if_told(run: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(run.parent)
-    for name in ("config.json", "encoding.json"):
-        Path("small").mkdir(exist_ok=True)
-        (Path("small") / name).write_text('{"model_type": "lstm"}')
-        assert main(["compress", "run", "-o", "small"]) == 1
-        assert f"small/{name}: was not written by gatewise" in capsys.readouterr().err
-        assert main(["compress", "run", "-o", "small", "--overwrite"]) == 0
+    Path("small.safetensors").write_text("theirs")
+    assert main(["compress", "run", "-o", "small"]) == 1
+    assert "small.safetensors: was not written by gatewise" in capsys.readouterr().err
+    assert main(["compress", "run", "-o", "small", "--overwrite"]) == 0
     gatewise.load("small")
 
 
@@ -293,7 +299,6 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
             2,
             "--into 'os:getcwd' returns str, not a model",
         ),
-        (["compress", "run", "-o", "run"], 2, "run is the folder of a run, whose model is run/model"),
     ],
 )
 def test_what_cannot_be_done_as_asked_is_refused_before_anything_is_written(
@@ -362,9 +367,9 @@ def test_a_quality_of_zero_is_shown(run: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "runs/nothere"]) == 1
-    assert "runs/nothere: there is no such folder" in capsys.readouterr().err
+    assert "runs/nothere.safetensors: there is no such file" in capsys.readouterr().err
     assert main(["measure", __file__]) == 1
-    assert f"{__file__}: is a file. Name the folder of a run" in capsys.readouterr().err
+    assert f"{__file__}.safetensors: there is no such file" in capsys.readouterr().err
 
 
 def test_a_model_cut_where_it_stands_shows_both_sizes(

@@ -5,29 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from gatewise.lab import files
-from gatewise.lab.files import RunError, appearing, write_json, write_whole
-
-
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """A full disk is told with the file's name: the system has none for it, whoever writes, matplotlib too."""
-    path = tmp_path / "gates.png"
-    told = pytest.raises(RunError, match=r"gates\.png: could not be written \(No space left\)")
-    with told, appearing(path) as partial:
-        partial.write_text("a part")
-        raise OSError(28, "No space left")
-    assert not list(tmp_path.iterdir())
-    with appearing(path) as partial:
-        partial.write_text("all")
-        assert not path.exists()
-        assert partial.suffix == ".png"
-    assert list(tmp_path.iterdir()) == [path]
+from gatewise.lab.files import RunError, write_json, write_whole
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(
@@ -55,7 +37,9 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     link.symlink_to(target)
     os.mkfifo(pipe)
     for path in (link, pipe):
-        with pytest.raises(RunError, match=rf"{path.name}: is a link, a pipe or a device"):
+        with pytest.raises(
+            RunError, match=rf"{path.name}: could not be written \(is a link, a pipe or a device"
+        ):
             write_whole(path, b"new")
     with pytest.raises(RunError, match="is a folder, which is not replaced"):
         write_whole(tmp_path, b"new")
@@ -63,25 +47,11 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     assert target.read_text() == "old"
 
 
-def test_the_next_writer_keeps_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waited begins at once under the same name, before the first one has returned."""
-    theirs = tmp_path / ".partial-result.json"
-
-    @contextmanager
-    def then_another(folder: Path) -> Iterator[bool]:
-        yield True
-        theirs.write_text("a part")
-
-    monkeypatch.setattr(files, "alone_in", then_another)
-    write_whole(tmp_path / "result.json", b"new")
-    assert theirs.read_text() == "a part"
-
-
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     """Whoever may write to the folder could make a link of the name under which a file is written first."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    (tmp_path / ".partial-result.json").symlink_to(victim)
+    (tmp_path / ".gatewise-result.json").symlink_to(victim)
     write_whole(tmp_path / "result.json", b"new")
     assert victim.read_text() == "mine"
     assert (tmp_path / "result.json").read_bytes() == b"new"

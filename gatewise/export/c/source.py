@@ -28,7 +28,7 @@ from gatewise.export.c.golden import GOLDEN_STEPS, Golden
 from gatewise.export.c.graph import LONGEST, program_model
 from gatewise.export.c.measured import errors_on, said
 from gatewise.export.c.text import renamed
-from gatewise.export.written import put_folder
+from gatewise.export.written import write_folder
 from gatewise.program.graph import Program
 from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import NarrowChain, narrowed, recorded, shippable
@@ -154,7 +154,7 @@ def to_c(
         *errors,
         measured_on,
     )
-    put_folder(target, files(name, written, report))
+    write_folder(target, files(name, written, report))
     return report
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from gatewise.export.onnx.program import program_model
 from gatewise.export.onnx.ways import chosen, length_arguments, with_states, without_states
-from gatewise.export.written import put
+from gatewise.export.written import write_atomic
 from gatewise.program.graph import Program
 from gatewise.program.ways import bound_example
 from gatewise.runtime.chain import find_chain
@@ -59,7 +59,7 @@ def to_onnx(
         )
     proto = program_model(*program_of(model, states, lengths, example), opset)
     onnx.checker.check_model(proto, full_check=True)
-    put(target, proto.SerializeToString())
+    write_atomic(target, proto.SerializeToString())
     return target
 
 

@@ -1,1 +1,1 @@
-"""A compact model as config.json and model.safetensors: written as a whole, read without running anything."""
+"""A model as one safetensors file with its configuration in the metadata, read without running anything."""

@@ -16,22 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.export.saved.pair import CONFIG, WEIGHTS, CheckpointError, said, tensors_in
+from gatewise.export.saved.file import CheckpointError, said
 from gatewise.export.saved.rebuild import build, check_values, dense_classes, read_layer
 from gatewise.export.saved.rebuild_compact import parts
-from gatewise.export.saved.schema import (
-    Early,
-    SchemaError,
-    flag,
-    listed,
-    maybe,
-    plain,
-    record,
-    table,
-    text,
-    whole,
-)
-from gatewise.export.saved.storage import PARTS, Entry, decode
+from gatewise.export.saved.schema import SchemaError, flag, listed, maybe, plain, record, table, text, whole
+from gatewise.export.saved.storage import Forms, blanks, decode, size
 
 ALWAYS = 2**27  # bytes that a file may ask for, however small it is
 # What torch, or a constructor, raises where sizes and names do not fit together.
@@ -43,8 +32,10 @@ SCHEMA = record(
     training=flag,
     modules=anything,
     shared=table(text),
-    frozen=Early(listed(text), []),
-    tensors=anything,
+    frozen=listed(text),
+    sparse=table(listed(whole())),
+    narrow=listed(text),
+    attached=listed(text),
 )
 
 
@@ -65,7 +56,7 @@ def refusing(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a config says, checked against its schema: nothing has been allocated for it."""
+    """What a file says, checked against its schema: nothing has been allocated for it."""
 
     kind: str  # the class of the model
     arguments: dict[str, Any] | None
@@ -73,19 +64,21 @@ class Contents:
     modules: dict[str, dict[str, Any]]
     shared: dict[str, str]
     frozen: list[str]
-    entries: dict[str, Entry]
+    stored: dict[str, Tensor]
+    forms: Forms
     blanks: dict[str, Tensor]  # the state_dict, on the meta device
 
     @staticmethod
-    def read(config: Mapping[str, Any]) -> Contents:
-        found = SCHEMA("it", config)
-        entries = {name: Entry.read(f"tensors.{name}", entry) for name, entry in found["tensors"].items()}
-        blanks = {name: entry.blank() for name, entry in entries.items()}
+    def read(config: Mapping[str, Any], stored: dict[str, Tensor]) -> Contents:
+        found, forms = SCHEMA("it", config), Forms(config["sparse"], config["narrow"])
+        names = attached_names(found)
+        stored = {name: t for name, t in stored.items() if name not in names}
+        state = blanks(stored, forms)
         for name, first in found["shared"].items():
-            if name in entries or first not in entries:
+            if name in state or first not in state or first in found["shared"]:
                 raise SchemaError(f"shared.{name} names {first!r}, which is no other tensor")
-            blanks[name] = blanks[first]
-        own = parts(blanks, found["modules"])
+        state |= {name: state[first] for name, first in found["shared"].items()}
+        own = parts(state, found["modules"])
         modules = {
             name: read_layer(name or "the model", m, own[name]) for name, m in found["modules"].items()
         }
@@ -96,20 +89,30 @@ class Contents:
             modules,
             found["shared"],
             found["frozen"],
-            entries,
-            blanks,
+            stored,
+            forms,
+            state,
         )
 
-    def check_room(self, stored: int, into: nn.Module | None) -> None:
+    def check_room(self, into: nn.Module | None) -> None:
         """A few bytes of a sparse matrix can stand for any number of zeros: that many are refused."""
         model = [] if into is None else [*into.parameters(), *into.buffers()]
-        needed = sum(entry.dense_bytes for entry in self.entries.values())
-        given = stored + sum(t.numel() * t.element_size() for t in model)
-        if needed > 2 * given + ALWAYS:
+        needed = size(blank for name, blank in self.blanks.items() if name not in self.shared)
+        stored = size(self.stored.values())
+        if needed > 2 * (stored + size(model)) + ALWAYS:
             raise SchemaError(
                 f"its tensors take {needed:,} bytes of memory, but the file has {stored:,}; if that is right, build "
                 "the model yourself, so that it is known how large it is, and load into it: load(path, into=model)"
             )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the state_dict, those of shared parameters under each of their names."""
+        found = decode(self.stored, self.forms)
+        found |= {name: found[first] for name, first in self.shared.items()}
+        own = parts(found, self.modules)
+        for name, fields in self.modules.items():
+            check_values(fields, own[name])
+        return found
 
     def build_layers(self, places: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
         own, layers = parts(self.blanks, self.modules), {}
@@ -121,35 +124,10 @@ class Contents:
                 raise SchemaError(f"{name or 'the model'}: {reason}") from error
         return layers
 
-    def check_values(self, tensors: Mapping[str, Tensor]) -> None:
-        own = parts(tensors, self.modules)
-        for name, fields in self.modules.items():
-            check_values(fields, own[name])
 
-
-def read_tensors(folder: Path, contents: Contents, data: bytes) -> dict[str, Tensor]:
-    """Every tensor of the state_dict, those of shared parameters under each of their names."""
-    stored = tensors_in(data, folder / WEIGHTS)
-    entries = contents.entries
-    try:
-        wanted = {name + end for name, entry in entries.items() for end in PARTS[entry.form]}
-        if wanted != stored.keys():
-            odd = sorted(wanted ^ stored.keys())
-            raise ValueError(f"{len(odd)} tensors are in one of the two files only, {odd[0]!r} for one")
-        tensors: dict[str, Tensor] = {}
-        for name, entry in entries.items():
-            try:
-                tensors[name] = decode(name, entry, stored)
-            except ValueError as error:
-                raise ValueError(f"{name} {error}") from error
-            for end in PARTS[entry.form]:
-                del stored[name + end]
-        return tensors | {name: tensors[first] for name, first in contents.shared.items()}
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{folder / WEIGHTS}: does not match {CONFIG}: {said(error)}. Both files must come from one save; save "
-            "again."
-        ) from error
+def attached_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """The tensors that hold what was attached, and by which name it was."""
+    return {f"attached:{name}": name for name in config["attached"]}
 
 
 def check_cells_known(modules: Mapping[str, Mapping[str, Any]], file: Path) -> None:
@@ -162,7 +140,7 @@ def check_cells_known(modules: Mapping[str, Mapping[str, Any]], file: Path) -> N
             )
 
 
-def own_class(contents: Contents, folder: Path) -> nn.Module:
+def own_class(contents: Contents, file: Path) -> nn.Module:
     """A model of this package on the meta device, by its class and arguments. Nothing else is ever imported."""
     module, _, name = contents.kind.rpartition(".")
     if module.split(".")[0] == "gatewise" and contents.arguments is not None:
@@ -174,16 +152,16 @@ def own_class(contents: Contents, folder: Path) -> nn.Module:
             assert isinstance(made, nn.Module)
             return made
     raise CheckpointError(
-        f"{folder}: holds a {contents.kind}, which only your program can build, because nothing is unpickled. Build "
-        f"it and load into it: gatewise.load({str(folder)!r}, into={name}(...)), or --into MODULE:NAME "
+        f"{file}: holds a {contents.kind}, which only your program can build, because nothing is unpickled. Build "
+        f"it and load into it: gatewise.load({str(file)!r}, into={name}(...)), or --into MODULE:NAME "
         "where a command has it."
     )
 
 
-def same_kind(into: nn.Module, saved: nn.Module, folder: Path) -> nn.Module:
+def same_kind(into: nn.Module, saved: nn.Module, file: Path) -> nn.Module:
     if type(into) is not type(saved):
         raise CheckpointError(
-            f"{folder}: holds a single {type(saved).__name__}, which cannot replace the insides of "
+            f"{file}: holds a single {type(saved).__name__}, which cannot replace the insides of "
             f"{type(into).__name__}; call load() without into=."
         )
     return saved

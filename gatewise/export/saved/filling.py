@@ -14,44 +14,41 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.export.saved.contents import Contents
-from gatewise.export.saved.pair import CheckpointError
+from gatewise.export.saved.file import CheckpointError
 from gatewise.export.saved.rebuild import dense_layer
 from gatewise.export.saved.rebuild_compact import parts
 from gatewise.nn.lookup import cell_of, replace_module
 from gatewise.readers.graph import joined
-from gatewise.sparsify.layers import UPDATES, Posterior
 
 
-def check_fits(model: nn.Module, layers: Mapping[str, nn.Module], contents: Contents, folder: Path) -> None:
+def check_fits(model: nn.Module, layers: Mapping[str, nn.Module], contents: Contents, file: Path) -> None:
     """The model, with the layers that will be replaced, has the file's names and shapes. Nothing is changed yet."""
     kind = type(model).__name__
     advice = f"build {kind} with the arguments it had when it was saved ({contents.kind})"
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, new in layers.items():
         if name not in modules:
-            raise CheckpointError(
-                f"{folder}: {kind} has no layer {name!r}, which the file replaces; {advice}."
-            )
+            raise CheckpointError(f"{file}: {kind} has no layer {name!r}, which the file replaces; {advice}.")
         cells = [cell.name for cell in (cell_of(modules[name]), cell_of(new)) if cell is not None]
         if len(set(cells)) > 1:
             raise CheckpointError(
-                f"{folder}: {name} is {cells[1]} in the file and {cells[0]} in {kind}; {advice}."
+                f"{file}: {name} is {cells[1]} in the file and {cells[0]} in {kind}; {advice}."
             )
         for width in ("in_features", "out_features", "num_embeddings", "embedding_dim", "input_size", "hidden_size",
                       "num_layers", "bidirectional", "batch_first"):  # fmt: skip
             own, saved = getattr(modules[name], width, None), getattr(new, width, None)
             if own is not None and saved is not None and own != saved:
                 raise CheckpointError(
-                    f"{folder}: {name} has {width}={saved} in the file and {own} in {kind}; {advice}."
+                    f"{file}: {name} has {width}={saved} in the file and {own} in {kind}; {advice}."
                 )
     expected = state_after(model, layers, modules)
     for name in [*contents.blanks, *expected]:
-        check_tensor(name, contents.blanks.get(name), expected.get(name), kind, advice, folder)
+        check_tensor(name, contents.blanks.get(name), expected.get(name), kind, advice, file)
     parameters = {name for name, tensor in expected.items() if isinstance(tensor, nn.Parameter)}
     for name in contents.frozen:
         if name not in parameters:
             raise CheckpointError(
-                f"{folder}: {name} is frozen in the file, but no parameter of {kind}; {advice}."
+                f"{file}: {name} is frozen in the file, but no parameter of {kind}; {advice}."
             )
 
 
@@ -71,21 +68,19 @@ def state_after(
 
 
 def check_tensor(
-    name: str, saved: Tensor | None, own: Tensor | None, kind: str, advice: str, folder: Path
+    name: str, saved: Tensor | None, own: Tensor | None, kind: str, advice: str, file: Path
 ) -> None:
-    if saved is None and name.rpartition(".")[2] == UPDATES:
-        return  # early files do not count
     if saved is None or own is None:
         where = ("the file", kind) if own is None else (kind, "the file")
         pruned = name.endswith(("_orig", "_mask"))
         way = "make the pruning permanent (torch.nn.utils.prune.remove) before saving" if pruned else advice
-        raise CheckpointError(f"{folder}: {name} is in {where[0]}, but not in {where[1]}; {way}.")
+        raise CheckpointError(f"{file}: {name} is in {where[0]}, but not in {where[1]}; {way}.")
     found, wanted = tuple(saved.shape), tuple(own.shape)
     if found != wanted:
-        raise CheckpointError(f"{folder}: {name} is {found} in the file and {wanted} in {kind}; {advice}.")
+        raise CheckpointError(f"{file}: {name} is {found} in the file and {wanted} in {kind}; {advice}.")
     if numbers(saved) != numbers(own):
         raise CheckpointError(
-            f"{folder}: {name} is {saved.dtype} in the file and {own.dtype} in {kind}; {advice}."
+            f"{file}: {name} is {saved.dtype} in the file and {own.dtype} in {kind}; {advice}."
         )
 
 
@@ -110,8 +105,6 @@ def replace_layers(
     for name, blank in layers.items():
         old = model.get_submodule(name)
         values, new = own[name], blank
-        if isinstance(new, Posterior) and UPDATES in new.state_dict() and UPDATES not in values:
-            values[UPDATES] = old.get_buffer(UPDATES).clone()  # an early file: the count goes on
         if not type(new).__module__.startswith("gatewise."):
             # A class of the user's may hold more than its state_dict; now it is known how large it gets.
             new = dense_layer({**contents.modules[name], "dense": type(new)}, values)

@@ -32,7 +32,6 @@ from gatewise.export.saved.rebuild_compact import (
 )
 from gatewise.export.saved.schema import (
     Check,
-    Early,
     SchemaError,
     flag,
     listed,
@@ -96,10 +95,7 @@ def read_layer(where: str, fields: Any, tensors: Tensors) -> dict[str, Any]:
     kinds: dict[str, tuple[str, ...]] = {kind: of.options for kind, of in KINDS.items()}
     kind = record(kind=one_of(*kinds, "dense"))(where, fields)["kind"]
     options = kinds.get(kind, ("cell", *OPTIONS))
-    checks = {option: FIELDS[option] for option in options}
-    if kind in ("compact-linear", "compact-cell"):
-        checks["bias"] = Early(flag, None)
-    said: dict[str, Any] = record(**checks)(where, fields)
+    said: dict[str, Any] = record(**{option: FIELDS[option] for option in options})(where, fields)
     if "num_layers" in options:
         recurrences = said["num_layers"] * (2 if said["bidirectional"] else 1)
         if recurrences > len(tensors):
@@ -234,11 +230,10 @@ KINDS: dict[str, Kind] = {
     "settled-cell": Kind(SettledCell, ("cell", *CELL), settled_cell),
 }
 SIZE = whole()
-FIELDS: dict[str, Check | Early] = {
+FIELDS: dict[str, Check] = {
     **dict.fromkeys((*LINEAR, "num_embeddings", "embedding_dim"), SIZE),
     **dict.fromkeys(("input_size", "hidden_size", "num_layers"), whole(1)),
-    **dict.fromkeys(("bias", "batch_first", "bidirectional"), flag),
-    **dict.fromkeys(GRADIENT, Early(flag, False)),
+    **dict.fromkeys(("bias", "batch_first", "bidirectional", *GRADIENT), flag),
     "padding_idx": maybe(SIZE),
     "cell": text,
     "layers": listed(record(width=SIZE, n_inputs=SIZE)),

@@ -30,7 +30,7 @@ def compact_linear(fields: Fields, tensors: Tensors) -> nn.Module:
     )
     like = tensors["weight"]
     weight = nn.Parameter(like.new_empty(len(plan.outputs), len(plan.inputs)))
-    bias = nn.Parameter(like.new_empty(len(plan.outputs))) if has_bias(fields, tensors) else None
+    bias = nn.Parameter(like.new_empty(len(plan.outputs))) if fields["bias"] else None
     return CompactLinear(fields["in_features"], fields["out_features"], plan, weight, bias)
 
 
@@ -63,7 +63,7 @@ def compact_layer(cell: Cell, fields: Fields, tensors: Tensors) -> CompactLayer:
         slots=index_list(tensors, "slots", cell.n_gates * len(neurons)),
         recurrent=index_list(tensors, "recurrent", len(neurons)),
     )
-    return CompactLayer(cell, plan, width, n_inputs, tensors["weight_ih"], has_bias(fields, tensors))
+    return CompactLayer(cell, plan, width, n_inputs, tensors["weight_ih"], fields["bias"])
 
 
 def check_layer(where: str, cell: Cell, fields: Fields, tensors: Tensors) -> None:
@@ -121,8 +121,8 @@ def check_cell(fields: Fields, tensors: Tensors) -> None:
 
 
 def gradient(fields: Fields) -> dict[str, Any]:
-    """How the gradient of an embedding is made; early files do not say."""
-    return {name: fields.get(name, False) for name in GRADIENT}
+    """How the gradient of an embedding is made."""
+    return {name: fields[name] for name in GRADIENT}
 
 
 def parts(tensors: Mapping[str, T], modules: Iterable[str]) -> dict[str, dict[str, T]]:
@@ -133,12 +133,6 @@ def parts(tensors: Mapping[str, T], modules: Iterable[str]) -> dict[str, dict[st
         here = names[bisect_left(names, prefix) : bisect_left(names, prefix + chr(sys.maxunicode))]
         found[module] = {name.removeprefix(prefix): tensors[name] for name in here if name.startswith(prefix)}
     return found
-
-
-def has_bias(fields: Fields, tensors: Tensors) -> bool:
-    """As the file says; early ones of compact Linear layers and cells did not, but have one or not."""
-    said: bool | None = fields.get("bias")
-    return "bias" in tensors if said is None else said
 
 
 def floating(tensors: Tensors) -> Tensor:

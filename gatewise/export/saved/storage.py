@@ -1,4 +1,4 @@
-"""How a tensor lies in a file: dense, sparse or narrow, by a fixed rule on stored bytes.
+"""How a state_dict lies in a file: each tensor as it is, sparse or narrow, by a fixed rule on stored bytes.
 
     matrix (2-D, floating)  sparse where that takes fewer bytes: values of the non-zero entries row by row, their
                             column ids (uint16 below 65,536 columns, else int32) and row starts (int32)
@@ -11,9 +11,8 @@ zero only if all its bits are, so that -0.0 comes back as -0.0.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,99 +20,80 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatewise.export.saved.schema import SchemaError, listed, one_of, record, whole
+from gatewise.export.saved.schema import SchemaError
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
-PARTS = {"dense": ("",), "narrow": ("",), "sparse": (":values", ":columns", ":starts")}
+PARTS = (":values", ":columns", ":starts")
 Array = NDArray[Any]
 ROWS = 4096  # of a sparse matrix that are written out at once
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What the config says of one tensor."""
+class Forms:
+    """Which tensors are not stored as they are."""
 
-    shape: tuple[int, ...]
-    dtype: str
-    form: str  # dense, sparse or narrow
-    bytes: int  # stored
-    dense_bytes: int  # as it lies in memory
+    sparse: dict[str, list[int]] = field(default_factory=dict)  # rows and columns by name
+    narrow: list[str] = field(default_factory=list)  # int64 in fewer bytes
 
-    def to_dict(self) -> dict[str, Any]:
-        return vars(self) | {"shape": list(self.shape)}
 
-    @property
-    def kind(self) -> torch.dtype:
-        found = getattr(torch, self.dtype)
-        assert isinstance(found, torch.dtype)
-        return found
+def encode(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Forms]:
+    """What is stored, by name, and in which forms. ValueError where two tensors would have one name."""
+    stored: dict[str, Tensor] = {}
+    forms = Forms()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous().clone()
+        kept = {name: tensor}
+        if tensor.dim() == 2 and tensor.is_floating_point():
+            parts = sparse_parts(tensor)
+            if size(parts) < size([tensor]):
+                kept = {name + end: part for end, part in zip(PARTS, parts)}
+                forms.sparse[name] = list(tensor.shape)
+        elif tensor.dtype == torch.int64 and tensor.numel():
+            low, high = int(tensor.min()), int(tensor.max())
+            fits = (t for t in NARROW if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)
+            if (narrow := next(fits, None)) is not None:
+                kept = {name: tensor.to(narrow)}
+                forms.narrow.append(name)
+        if clash := stored.keys() & kept.keys():
+            raise ValueError(f"two tensors would be stored as {clash.pop()!r}; rename one")
+        stored |= kept
+    return stored, forms
 
-    def blank(self) -> Tensor:
-        """A tensor of this shape and type without memory."""
-        return torch.empty(self.shape, dtype=self.kind, device="meta")
 
-    @staticmethod
-    def read(where: str, fields: Any) -> Entry:
-        """What a file says of a tensor, as far as it can be true."""
-        said = ENTRY(where, fields)
-        entry = Entry(
-            tuple(said["shape"]), *(said[name] for name in ("dtype", "form", "bytes", "dense_bytes"))
-        )
-        if entry.dense_bytes != math.prod(entry.shape) * entry.kind.itemsize:
+def blanks(stored: Mapping[str, Tensor], forms: Forms) -> dict[str, Tensor]:
+    """The tensors without memory, as far as what is stored can be them."""
+    parts = {name + end for name in forms.sparse for end in PARTS}
+    for name in [*parts, *forms.narrow]:
+        if name not in stored:
+            raise SchemaError(f"there is no tensor {name!r}")
+    found = {name: torch.empty_like(t, device="meta") for name, t in stored.items() if name not in parts}
+    for name in forms.narrow:
+        if stored[name].dtype not in NARROW:
+            raise SchemaError(f"{name!r} is {stored[name].dtype}, not an int64 in fewer bytes")
+        found[name] = found[name].to(torch.int64)
+    for name, shape in forms.sparse.items():
+        dtype = stored[name + PARTS[0]].dtype
+        if name in found or len(shape) != 2 or not dtype.is_floating_point:
             raise SchemaError(
-                f"{where}.dense_bytes is {entry.dense_bytes}, which {entry.dtype} {entry.shape} is not"
+                f"{name!r} is sparse, but no matrix of floating numbers, or stored in two forms"
             )
-        if entry.form == "sparse" and not (len(entry.shape) == 2 and entry.kind.is_floating_point):
-            raise SchemaError(f"{where} is sparse, but no matrix of floating numbers")
-        if entry.form == "narrow" and entry.kind != torch.int64:
-            raise SchemaError(f"{where} is narrow, but not int64")
-        return entry
+        found[name] = torch.empty(shape, dtype=dtype, device="meta")
+    return found
 
 
-DTYPES = sorted(str(t).removeprefix("torch.") for t in vars(torch).values() if isinstance(t, torch.dtype))
-ENTRY = record(
-    shape=listed(whole(), most=64),
-    dtype=one_of(*DTYPES),
-    form=one_of(*PARTS),
-    bytes=whole(),
-    dense_bytes=whole(),
-)
-
-
-def encode(name: str, tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
-    """The tensor's entry, and what is stored for it by name."""
-    tensor = tensor.detach().cpu().contiguous().clone()
-    stored = {name: tensor}
-    form = "dense"
-    if tensor.dim() == 2 and tensor.is_floating_point():
-        sparse = sparse_parts(tensor)
-        if size(sparse) < size([tensor]):
-            form, stored = "sparse", {name + end: part for end, part in zip(PARTS["sparse"], sparse)}
-    elif tensor.dtype == torch.int64 and tensor.numel():
-        low, high = int(tensor.min()), int(tensor.max())
-        fits = (t for t in NARROW if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)
-        narrow = next(fits, None)
-        if narrow is not None:
-            form, stored = "narrow", {name: tensor.to(narrow)}
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return Entry(tuple(tensor.shape), dtype, form, size(stored.values()), size([tensor])), stored
-
-
-def decode(name: str, entry: Entry, stored: Mapping[str, Tensor]) -> Tensor:
-    """The tensor, bit for bit. ValueError where what is stored does not fit the entry."""
-    parts = [stored[name + end] for end in PARTS[entry.form]]
-    if entry.form == "sparse":
-        tensor = from_sparse(entry, *parts)
-    else:
-        (tensor,) = parts
-        types = NARROW if entry.form == "narrow" else (entry.kind,)
-        if tuple(tensor.shape) != entry.shape or tensor.dtype not in types:
-            raise ValueError(f"is {tensor.dtype} {tuple(tensor.shape)}, not {entry.dtype} {entry.shape}")
-        tensor = tensor.to(entry.kind, copy=True)
-    if size(parts) != entry.bytes:
-        raise ValueError(f"takes {size(parts)} bytes, not {entry.bytes}")
-    return tensor
+def decode(stored: Mapping[str, Tensor], forms: Forms) -> dict[str, Tensor]:
+    """The tensors, bit for bit; SchemaError where sparse parts describe no matrix."""
+    parts = {name + end for name in forms.sparse for end in PARTS}
+    narrow = set(forms.narrow)
+    tensors = {
+        name: t.to(torch.int64 if name in narrow else t.dtype, copy=True)
+        for name, t in stored.items()
+        if name not in parts
+    }
+    for name, (rows, columns) in forms.sparse.items():
+        tensors[name] = from_sparse(name, rows, columns, *(stored[name + end] for end in PARTS))
+    return tensors
 
 
 def sparse_parts(matrix: Tensor) -> list[Tensor]:
@@ -126,19 +106,21 @@ def sparse_parts(matrix: Tensor) -> list[Tensor]:
     return [matrix[mask], columns.to(ids), starts.to(torch.int32)]
 
 
-def from_sparse(entry: Entry, values: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
+def from_sparse(
+    name: str, n_rows: int, n_columns: int, values: Tensor, columns: Tensor, starts: Tensor
+) -> Tensor:
     """The matrix; its parts are checked first, so that there are as many row starts as rows to allocate."""
-    n_rows, n_columns = entry.shape
-    types = values.dtype, columns.dtype, starts.dtype
-    fits = types == (entry.kind, torch.uint16 if n_columns < 65536 else torch.int32, torch.int32)
+    shape = n_rows, n_columns
+    types = columns.dtype, starts.dtype
+    fits = types == (torch.uint16 if n_columns < 65536 else torch.int32, torch.int32)
     fits = fits and values.dim() == columns.dim() == starts.dim() == 1 and len(starts) == n_rows + 1
     if not fits or int(starts[0]) != 0 or not int(starts[-1]) == len(values) == len(columns):
-        raise ValueError(f"has sparse parts that do not describe a matrix of shape {entry.shape}")
+        raise SchemaError(f"{name} has sparse parts that do not describe a matrix of shape {shape}")
     ends, ids = starts.numpy(), columns.numpy()
     inside = not ((ends[1:] < ends[:-1]).any() or (ids >= n_columns).any() or (ids < 0).any())
     if not inside or (within_rows(ids, ends) <= 0).any():
-        raise ValueError(f"has sparse parts that do not ascend within a matrix of shape {entry.shape}")
-    matrix = torch.zeros(entry.shape, dtype=entry.kind)
+        raise SchemaError(f"{name} has sparse parts that do not ascend within a matrix of shape {shape}")
+    matrix = torch.zeros(shape, dtype=values.dtype)
     for row in range(0, n_rows, ROWS):  # in pieces: torch wants int64 for what is stored in two bytes
         counts = torch.from_numpy(np.diff(ends[row : row + ROWS + 1]).astype(np.int64))
         here = slice(int(ends[row]), int(ends[min(row + ROWS, n_rows)]))
@@ -154,5 +136,5 @@ def within_rows(ids: Array, ends: Array) -> Array:
     return np.diff(ids.astype(np.int64))[~first[1:-1]]
 
 
-def size(tensors: Any) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
+def size(tensors: Iterable[Tensor]) -> int:
+    return sum(t.nbytes for t in tensors)

@@ -23,17 +23,17 @@ def measure(
     as_json: AsJson = False,
 ) -> None:
     """Count weights, gates, neurons and words of a saved model, layer by layer."""
-    from gatewise.lab.files import model_folder
+    from gatewise.lab.files import model_of
 
     readers = stated(reader)
-    report = gatewise.measure(gatewise.load(model_folder(model), built(into)), readers)
+    report = gatewise.measure(gatewise.load(model_of(model), built(into)), readers)
     typer.echo(json.dumps(report.to_dict()) if as_json else str(report))
 
 
-@app.command(rich_help_panel=CUT, epilog="Example: gatewise compress runs/sparse/model -o small")
+@app.command(rich_help_panel=CUT, epilog="Example: gatewise compress runs/sparse -o small")
 def compress(
     model: ModelFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the small model.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the small model.")],
     overwrite: Overwrite = False,
     into: Into = None,
     reader: Readers = None,
@@ -41,24 +41,20 @@ def compress(
     """Cut what is zero out of a saved model, exactly, and save what is left."""
     import warnings
 
-    from gatewise.lab.data.encoding import ENCODING, copy_encoding, read_encoding, sum_of
-    from gatewise.lab.files import model_folder
+    from gatewise.export import attached
+    from gatewise.lab.files import check_not_of_a_run, model_of
 
-    if out.is_dir() and model_folder(out) != out:
-        raise typer.BadParameter(
-            f"{out} is the folder of a run, whose model is {model_folder(out)}; name another."
-        )
-    model, readers = model_folder(model), stated(reader)
+    check_not_of_a_run(out)
+    model, readers = model_of(model), stated(reader)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         small = gatewise.compress(gatewise.load(model, built(into)), readers)
     for warning in said:
         typer.echo(f"Note: {warning.message}", err=True)
-    before = sum(file.stat().st_size for file in model.glob("*.safetensors"))  # --out may be the same folder
-    saved = gatewise.save(small, out, overwrite=overwrite, beside=sum_of(read_encoding(model)))
-    copy_encoding(model, out / ENCODING, overwrite)
-    after = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    before = model.stat().st_size  # --out may be the same file
+    saved = gatewise.save(small, out, overwrite=overwrite, attached=attached(model))
+    after = saved.path.stat().st_size
     typer.echo(
-        f"{out}: {after:,} bytes, {before:,} before; tensors {saved.stored_bytes:,} bytes stored, "
+        f"{saved.path}: {after:,} bytes, {before:,} before; tensors {saved.stored_bytes:,} bytes stored, "
         f"{saved.dense_bytes:,} dense"
     )

@@ -17,7 +17,7 @@ DataDir = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; cuda if there is one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print numbers as JSON.")]
-ModelFolder = Annotated[Path, typer.Argument(help="Folder of a run, or one written by gatewise.save().")]
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a run, or a file that gatewise.save() wrote.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace files of the same names that gatewise did not write.")
 ]

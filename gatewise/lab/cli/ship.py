@@ -46,7 +46,7 @@ def export(
     from gatewise.export.c.source import check_replaceable
     from gatewise.export.written import check_regular
     from gatewise.lab.data.encoding import ENCODING, copy_encoding
-    from gatewise.lab.files import model_folder
+    from gatewise.lab.files import model_of
 
     if onnx is None and c is None:
         raise typer.BadParameter("say what to write: --onnx FILE or --c FOLDER")
@@ -54,7 +54,7 @@ def export(
         raise typer.BadParameter("--int8 belongs to --c FOLDER.")
     if (lengths is not None or states is not None) and onnx is None:
         raise typer.BadParameter("--lengths and --states belong to --onnx FILE.")
-    model = model_folder(model)
+    model = model_of(model)
     if onnx is not None:
         check_regular(onnx)
     if c is not None:
@@ -101,9 +101,9 @@ def bench(
     """
     from gatewise.export import load
     from gatewise.export.timing import race
-    from gatewise.lab.files import model_folder
+    from gatewise.lab.files import model_of
 
-    loaded = load(model_folder(model), built(into))
+    loaded = load(model_of(model), built(into))
     timings = race(loaded, steps=steps, batch=batch, threads=threads, seconds=seconds)
     if as_json:
         typer.echo(json.dumps([vars(timing) for timing in timings]))

@@ -112,7 +112,7 @@ def train(
         typer.echo(f"note: {note}", err=True)
 
 
-@app.command(rich_help_panel=TRAIN, epilog="Example: gatewise evaluate runs/ptb-word-small-prune-wgn/model")
+@app.command(rich_help_panel=TRAIN, epilog="Example: gatewise evaluate runs/ptb-word-small-prune-wgn")
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of a run, or of a saved model.")],
     task: Annotated[

@@ -9,13 +9,13 @@
 
     classes            output k scores class k; a single output is above 0 for the second of two classes
 
-`gatewise train` puts it into the folder of the model, so that it goes where the model goes.
+`gatewise train` attaches it to the model, so that it goes where the model goes; `gatewise export`
+writes it as a file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,14 +25,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from gatewise.export.saved.pair import CONFIG, parsed
+from gatewise.export import attached
 from gatewise.export.saved.schema import Early, flag, listed, number, one_of, record, text, whole
 from gatewise.lab.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.lab.data.language import LanguageData, Vocabulary, unix_lines, words_of
 from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData, pronounced, spelled
 from gatewise.lab.data.series import SeriesData
 from gatewise.lab.data.sources import DataError
-from gatewise.lab.files import RunError, model_folder, plain, write_whole
+from gatewise.lab.files import RunError, model_of, plain, write_whole
 from gatewise.wording import counted
 
 ENCODING = "encoding.json"
@@ -150,55 +150,15 @@ def encoding_of(corpus: Corpus) -> Encoding:
     )
 
 
-def save_encoding(encoding: Encoding, folder: str | Path) -> None:
-    write_whole(Path(folder) / ENCODING, content_of(encoding))
-
-
 def content_of(encoding: Encoding) -> bytes:
-    """The file, byte for byte: the config of its model holds their sum."""
+    """What is attached to a model as ENCODING."""
     return (json.dumps(plain(encoding.to_dict())) + "\n").encode()
 
 
-def sum_of(content: bytes | None) -> dict[str, str]:
-    """What save(beside=) takes of an encoding, if there is one."""
-    return {} if content is None else {ENCODING: hashlib.sha256(content).hexdigest()}
-
-
-def read_encoding(model: Path) -> bytes | None:
-    """The file in a model's folder, None where there is none; refused where the model was saved with another one.
-
-    Models of before the config held the sum are believed.
-    """
-    path, config = model / ENCODING, model / CONFIG
-    wanted = what_it_says(config).get("beside", {}) if config.is_file() else {}
-    expected = wanted.get(ENCODING) if isinstance(wanted, dict) else None
-    if not path.is_file():
-        if expected is None:
-            return None
-        raise RunError(
-            f"{path}: is not there, but the model was saved with one. Copy it along with the model."
-        )
-    content = path.read_bytes()
-    if expected is not None and sum_of(content)[ENCODING] != expected:
-        raise RunError(
-            f"{path}: is not the encoding that the model was saved with, so its numbers would mean other things. "
-            f"Copy the one that lay beside its {CONFIG}."
-        )
-    return content
-
-
-def what_it_says(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is none; that a config is right, load() checks."""
-    try:
-        return parsed(path, largest=2**30)  # words of a large vocabulary
-    except (OSError, ValueError):
-        return {}
-
-
-def copy_encoding(model: Path, target: Path, overwrite: bool = False) -> list[Path]:
-    """A model's encoding under another name; where the model has none, no other model's stays there."""
-    content = read_encoding(model)
-    if target.exists() and not overwrite and not is_encoding(target):
+def copy_encoding(model: Path, target: Path) -> list[Path]:
+    """A model's encoding as a file; where the model has none, no other model's stays there."""
+    content = attached(model).get(ENCODING)
+    if target.exists() and not is_encoding(target):
         raise RunError(f"{target}: was not written by gatewise, and would be replaced. Move it away.")
     if content is None:
         target.unlink(missing_ok=True)
@@ -208,27 +168,27 @@ def copy_encoding(model: Path, target: Path, overwrite: bool = False) -> list[Pa
 
 
 def is_encoding(path: Path) -> bool:
-    return what_it_says(path).get("kind") in {*KINDS.values(), "texts"}
-
-
-def load_encoding(folder: str | Path) -> Encoding | None:
-    """The encoding of a run or a model's folder; None where there is none, as in runs of before it was kept."""
-    model = model_folder(Path(folder))
     try:
-        content = read_encoding(model)
-        if content is None:
-            return None
+        ENCODED("it", json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def load_encoding(path: str | Path) -> Encoding | None:
+    """The encoding of a run or a model; None where there is none."""
+    model = model_of(path)
+    content = attached(model).get(ENCODING)
+    if content is None:
+        return None
+    try:
         fields: dict[str, Any] = ENCODED("it", json.loads(content))
         given = {key: value for key, value in fields.items() if value is not None}
         return Encoding(
             **given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         )
-    except RunError:
-        raise
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise RunError(
-            f"{model / ENCODING}: is not the encoding of a model ({error}). Copy it again."
-        ) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RunError(f"{model}: its {ENCODING} is not the encoding of a model ({error}).") from error
 
 
 WORDS, NUMBERS = listed(text), listed(number())

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gatewise.export.written import TEMPORARY, alone_in, open_new
+from gatewise.export.written import TEMPORARY, folder_lock, open_new
 
 BLOCK = 1 << 20
 MB = 10**6
@@ -289,7 +289,7 @@ def download(published: Published, folder: Path) -> Path:
     target, temporary = folder / published.name, folder / (TEMPORARY + published.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(folder):
+        with folder_lock(folder):
             if target.is_file() and Found(published, target).sum() == published.digest:
                 return target  # another process has fetched it while this one waited
             temporary.unlink(missing_ok=True)  # of a process that was killed

@@ -24,7 +24,7 @@ from gatewise.lab.demo.model import Plan, Sparsifier, WordModel, perplexity, tra
 from gatewise.lab.demo.speed import microseconds_per_word, torch_threads
 from gatewise.lab.demo.text import python_reference
 from gatewise.lab.demo.view import View
-from gatewise.lab.files import appearing, write_json
+from gatewise.lab.files import write_json, write_whole
 from gatewise.report import show
 
 METHODS = ("lasso", "bayes")
@@ -205,11 +205,8 @@ def save_models(dense: nn.Module, small: nn.Module, out: Path) -> dict[str, Any]
     """Bytes on disk of the dense and of the compressed network; the latter is read back and compared."""
     files = {}
     for name, model in (("dense", dense), ("compressed", small)):
-        gw.save(model, out / name)
-        files[name] = {
-            "path": str(out / name),
-            "bytes": sum(f.stat().st_size for f in (out / name).iterdir()),
-        }
+        path = gw.save(model, out / name).path
+        files[name] = {"path": str(path), "bytes": path.stat().st_size}
     again = gw.load(out / "compressed").state_dict()
     for key, tensor in small.state_dict().items():
         if not torch.equal(tensor, again[key]):
@@ -225,8 +222,7 @@ def draw(sparse: nn.Module, settings: Settings, out: Path) -> list[str]:
     figure = gate_structure(sparse, title=settings.title)
     paths = [out / "gates.png", out / "gates.svg"]
     for path in paths:
-        with appearing(path) as partial:
-            save_figure(figure, partial)
+        save_figure(figure, path)
     return [str(path) for path in paths]
 
 
@@ -256,6 +252,5 @@ def write_page(small: nn.Module, settings: Settings, texts: Texts, result: dict[
     rows = texts.valid.rows[: 4 * LAG_STEPS]
     lags = lag_curves(small, [(part,) for part in rows.split(LAG_STEPS)], lags=LAG_STEPS * 2 // 3)
     run = PageRun(settings.title, small, facts, metrics, lags, texts.words, texts.words, [texts.note])
-    with appearing(out / "report.html") as partial:
-        partial.write_text(page([run]), encoding="utf-8")
+    write_whole(out / "report.html", page([run]).encode())
     return str(out / "report.html")

@@ -48,7 +48,7 @@ class View:
             f"The compressed network answers as the sparse one does (largest difference of a logit {difference:.0e})."
         )
         self.console.print(
-            f"Picture of the gates: {pictures[0]}   compressed model: {result['files']['compressed']['path']}/"
+            f"Picture of the gates: {pictures[0]}   compressed model: {result['files']['compressed']['path']}"
         )
         self.console.print(f"Explore it neuron by neuron, in a browser: {result['page']}")
         self.console.print(f"{result['seconds']:.0f} s in all.")

@@ -11,7 +11,7 @@ from gatewise.export.written import check_regular
 from gatewise.lab.analyse.history import COUNTED, named, rises
 from gatewise.lab.analyse.page import Fact, PageRun, page
 from gatewise.lab.data.encoding import Corpus
-from gatewise.lab.files import CHECKPOINT, RunError, appearing, write_whole
+from gatewise.lab.files import CHECKPOINT, RunError, write_whole
 from gatewise.lab.finished.opened import (
     Build,
     FinishedRun,
@@ -152,8 +152,7 @@ def write_figures(
     for name, figure in made.items():
         for ending in ("png", "svg"):
             path = folder / f"{name}.{ending}"
-            with appearing(path) as partial:
-                plot.save(figure, partial)
+            plot.save(figure, path)
             written.append(path)
     return written
 

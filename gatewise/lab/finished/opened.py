@@ -21,7 +21,7 @@ from gatewise.lab.data.encoding import SPECIAL, Corpus, Encoding, load_encoding
 from gatewise.lab.data.language import LanguageData
 from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData
 from gatewise.lab.data.sources import DataError
-from gatewise.lab.files import METRICS, RECIPE, RESULT, RunError, model_folder, read_json
+from gatewise.lab.files import METRICS, RECIPE, RESULT, model_of, read_json
 from gatewise.lab.schema import Recipe
 from gatewise.lab.training.checkpoints import Metrics
 
@@ -55,13 +55,12 @@ def open_record(path: str | Path) -> Record:
     """What there is to compare of a run: its model is not asked for."""
     folder = Path(path)
     if not (folder / RECIPE).is_file():
-        parent = saved_model(folder).parent
-        folder = parent if (parent / RECIPE).is_file() else folder
+        folder = model_of(path).parent
     recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
     result = read_json(folder / RESULT, dict, recorded.result) if recipe is not None else {}
     return Record(
         folder,
-        str(result.get("title") or (recipe.title if recipe else "") or folder.resolve().name),
+        str(result.get("title") or (recipe.title if recipe else "") or Path(path).resolve().stem),
         recipe,
         result,
         list(Metrics(folder / METRICS).lines()) if recipe is not None else [],
@@ -69,26 +68,16 @@ def open_record(path: str | Path) -> Record:
 
 
 def open_run(path: str | Path, build: Build = lambda: None) -> FinishedRun:
-    """A run's folder, or a model's folder inside or outside of one."""
-    model = saved_model(Path(path))
+    """A run's folder, or a model inside or outside of one."""
+    model = model_of(path)
     record = open_record(path)
     return FinishedRun(
         **vars(record),
         model=load(model, build()).eval(),
         bench=read_json(record.folder / BENCH, list, recorded.bench),
-        model_bytes=sum(file.stat().st_size for file in model.glob("*.safetensors")),
+        model_bytes=model.stat().st_size,
         encoding=load_encoding(model),
     )
-
-
-def saved_model(path: Path) -> Path:
-    """The folder of the model that a run left, or that was saved by hand."""
-    model = model_folder(path)
-    if not (model / "config.json").is_file():
-        raise RunError(
-            f"{path}: there is no saved model. Name the folder of a finished run, or one that gatewise.save() wrote."
-        )
-    return model
 
 
 def corpus_of(run: FinishedRun, data_dir: str | Path | None = None) -> tuple[Corpus | None, str]:

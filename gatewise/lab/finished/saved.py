@@ -10,7 +10,7 @@ from gatewise.export.c.rounded import rounded_model
 from gatewise.lab import recipe as recipes
 from gatewise.lab.data.corpus import describe, load_data
 from gatewise.lab.data.encoding import load_encoding
-from gatewise.lab.files import RECIPE, model_folder
+from gatewise.lab.files import RECIPE, model_of
 from gatewise.lab.schema import Recipe, RecipeError
 from gatewise.lab.training.assembly import make_feeds, objective_of
 from gatewise.lab.training.evaluation import Evaluator
@@ -60,13 +60,13 @@ def evaluate_saved(
     device: str = "cpu",
     int8: bool = False,
 ) -> tuple[dict[str, Any], Report]:
-    """Qualities by split and data notes, and the counts. `path` is a model's folder or the run's folder above it.
+    """Qualities by split and data notes, and the counts. `path` is a model, or the folder of a run.
 
-    The data are encoded as those of training were, by the encoding in the model's folder; a run of before it was kept
-    counts its words again. With `int8` the quality is that of to_c(weights="int8"): its rounded weights, and float32
+    The data are encoded as those of training were, by the encoding that is attached to the model; without one
+    words are counted again. With `int8` the quality is that of to_c(weights="int8"): its rounded weights, and float32
     all else.
     """
-    path = model_folder(path)
+    path = model_of(path)
     recipe = recipe_of(path, task, changes or [])
     place = chosen_device(device)
     model = load(path).eval()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from gatewise.export.written import write_atomic
 
 # Okabe and Ito's colours: distinct in every common form of colour blindness. Gates with the same part share one:
 # what enters (i, r), what is remembered (f, u), what is proposed (g, n), what is shown (o).
@@ -47,10 +50,11 @@ def legend(owner: Axes | Figure, background: str | None = None, **options: Any) 
 
 def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
     """Write PNG, SVG or PDF, as the name ends. Text in an SVG stays text."""
-    path = Path(path)
+    path, drawn = Path(path), BytesIO()
     from matplotlib import rc_context
 
     # A fixed salt and no date: the same figure is the same file.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "gatewise"}):
         metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, dpi=dpi, metadata=metadata)
+        figure.savefig(drawn, dpi=dpi, metadata=metadata, format=path.suffix[1:])
+    write_atomic(path, drawn.getvalue())

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from gatewise.lab.analyse.history import named
 from gatewise.lab.analyse.page import render
-from gatewise.lab.files import MODEL, appearing, write_json, write_whole
+from gatewise.lab.files import MODEL, write_json, write_whole
 from gatewise.lab.finished.explore import write_report
 from gatewise.lab.sweep.plan import DENSE, SPARSE
 from gatewise.lab.sweep.space import SweepError
@@ -178,8 +178,7 @@ def write_front(front: Front, out: Path) -> list[Path]:
     write_json(paths[0], to_dict(front))
     figure = plot.front(panels, quality, higher, front.name)
     for path in paths[1:3]:
-        with appearing(path) as partial:
-            plot.save(figure, partial)
+        plot.save(figure, path)
     write_whole(paths[3], page(front, out, quality).encode())
     return paths
 
@@ -217,6 +216,6 @@ def link_to(path: Path, out: Path) -> str | None:
 def write_reports(front: Front, data_dir: str | Path | None, say: Callable[[str], None]) -> None:
     """A page for each run of the front whose model is here, without lag curves, which take long."""
     for point in front.best:
-        if (point.folder / MODEL).is_dir() and not (point.folder / REPORT).exists():
+        if (point.folder / MODEL).is_file() and not (point.folder / REPORT).exists():
             say(f"{point.folder / REPORT}")
             write_report([point.folder], point.folder / REPORT, data_dir, lags=0)

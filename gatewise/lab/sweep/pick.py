@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gatewise.export import load, save
-from gatewise.lab.data.encoding import ENCODING, copy_encoding, read_encoding, sum_of
-from gatewise.lab.files import MODEL, model_folder
+from gatewise.export import attached, load, save
+from gatewise.lab.files import check_not_of_a_run, model_of
 from gatewise.lab.sweep.front import Front, Point
 from gatewise.lab.sweep.plan import Under
 from gatewise.lab.sweep.space import SweepError
@@ -36,14 +35,12 @@ def best_under(front: Front, limits: Sequence[Under]) -> Point:
     return min(points, key=lambda point: (sign * point.measured["quality"], point.measured["bytes"]))
 
 
-def copy_model(point: Point, out: Path, overwrite: bool = False) -> None:
-    """Its compact network and encoding.json, ready for `gatewise export`."""
+def copy_model(point: Point, out: Path, overwrite: bool = False) -> Path:
+    """Its compact network with its encoding, ready for `gatewise export`."""
     if not point.folder.is_dir():
         raise SweepError(
             f"{point.folder}: is not on this machine. Run pick where the trial was run, or share the sweep's folder."
         )
-    model = model_folder(point.folder)
-    if out.resolve() in (model.resolve(), point.folder.resolve()) or (out / MODEL).is_dir():
-        raise SweepError(f"{out}: is the folder of a run; name another --out.")
-    save(load(model), out, overwrite=overwrite, beside=sum_of(read_encoding(model)))
-    copy_encoding(model, out / ENCODING, overwrite)
+    model = model_of(point.folder)
+    check_not_of_a_run(out)
+    return save(load(model), out, overwrite=overwrite, attached=attached(model)).path

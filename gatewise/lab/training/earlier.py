@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from gatewise.export import load
+from gatewise.export import attached, load
 from gatewise.lab import recipe as recipes
-from gatewise.lab import recorded
-from gatewise.lab.data.corpus import digest
-from gatewise.lab.data.encoding import Corpus, content_of, encoding_of, read_encoding
-from gatewise.lab.files import RECIPE, RESULT, RunError, model_folder, read_json
+from gatewise.lab.data.encoding import ENCODING, Corpus, content_of, encoding_of
+from gatewise.lab.files import RECIPE, RunError, model_of
 from gatewise.lab.models import TaskModel
 from gatewise.lab.schema import Recipe
 
@@ -23,15 +19,15 @@ def network_of(key: str, run: str, corpus: Corpus) -> TaskModel:
     Raises:
         RunError: there is no such run, or it reads and answers with others.
     """
-    folder = model_folder(Path(run))
-    encoding = read_encoding(folder)
-    same = made_from(folder, corpus) if encoding is None else encoding == content_of(encoding_of(corpus))
-    if not same:
+    file = model_of(run)
+    known = attached(file).get(ENCODING)
+    if known != content_of(encoding_of(corpus)):
+        what = "reads other symbols, or answers with others, than this run does"
         raise RunError(
-            f"{key} = {run!r}: its network reads other symbols, or answers with others, than this run does. Name a "
+            f"{key} = {run!r}: its network {'does not say what its symbols are' if known is None else what}. Name a "
             "finished run of the same data."
         )
-    model = load(folder)
+    model = load(file)
     if not isinstance(model, TaskModel):
         raise RunError(f"{key} = {run!r}: holds a {type(model).__name__}, which no recipe makes.")
     return model
@@ -45,7 +41,7 @@ def first_network(recipe: Recipe, corpus: Corpus) -> TaskModel:
     """
     run = str(recipe.start.run)
     model = network_of("start.run", run, corpus)
-    told = model_folder(Path(run)).parent / RECIPE
+    told = model_of(run).parent / RECIPE
     if told.is_file():
         was = recipes.load(told).model
         for key in BUILT:
@@ -56,10 +52,3 @@ def first_network(recipe: Recipe, corpus: Corpus) -> TaskModel:
                     f"takes that network as it is: say model.{key} = {there!r}, or name another run."
                 )
     return model
-
-
-def made_from(model: Path, corpus: Corpus) -> bool:
-    """By the digest that result.json tells: runs of before there was an encoding."""
-    result = model.parent / RESULT
-    told = read_json(result, dict, recorded.result).get("data", {}) if result.is_file() else {}
-    return bool(told.get("digest") == digest(corpus))

@@ -13,7 +13,7 @@ from gatewise.export.card import CARD
 from gatewise.lab import provenance
 from gatewise.lab.analyse import map_gates
 from gatewise.lab.card import card_of
-from gatewise.lab.data.encoding import ENCODING, content_of, encoding_of, sum_of
+from gatewise.lab.data.encoding import ENCODING, content_of, encoding_of
 from gatewise.lab.files import GATES, MODEL, RunError, write_json, write_whole
 from gatewise.lab.training.evaluation import Evaluator
 from gatewise.lab.training.recurrence_share import recurrence_share
@@ -48,10 +48,9 @@ def conclude(run: Run) -> Ending:
     folder, encoding = run.options.out, content_of(encoding_of(run.corpus))
     try:
         # What is there is the run's: who begins one in a folder of others' files is refused before.
-        saved = save(compact.cpu(), folder / MODEL, overwrite=True, beside=sum_of(encoding))
+        saved = save(compact.cpu(), folder / MODEL, overwrite=True, attached={ENCODING: encoding})
     except CheckpointError as error:
         raise RunError(f"{error} The run goes on with --resume.") from error
-    write_whole(folder / MODEL / ENCODING, encoding)
     if run.sparsifier is not None:
         write_json(folder / GATES, map_gates(run.model).to_dict(), indent=None)
     return Ending(quality, report, share, saved.stored_bytes)
@@ -59,7 +58,7 @@ def conclude(run: Run) -> Ending:
 
 def write_card(run: Run, result: dict[str, Any], ending: Ending) -> None:
     text = card_of(run.recipe, result, ending.report)
-    write_whole(run.options.out / MODEL / CARD, text.encode())
+    write_whole(run.options.out / CARD, text.encode())
 
 
 def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:

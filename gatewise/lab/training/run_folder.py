@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.export import CheckpointError, load
 from gatewise.export.card import CARD
-from gatewise.export.saved.pair import CONFIG, WEIGHTS
 from gatewise.export.written import check_regular
 from gatewise.lab import recorded
 from gatewise.lab.data.corpus import describe, digest, load_data
-from gatewise.lab.data.encoding import ENCODING
 from gatewise.lab.data.sources import DataError, data_folder
 from gatewise.lab.files import (
     CHECKPOINT,
@@ -27,7 +25,6 @@ from gatewise.lab.files import (
     VECTORS,
     RunError,
     read_json,
-    remove_partials,
 )
 from gatewise.lab.recipe import dump
 from gatewise.lab.schema import DEFAULTS, OWN_DATA, Recipe
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from gatewise.lab.training.options import Options
 
 # What a run writes besides recipe, checkpoint and metrics, which tell that there is one.
-WRITTEN = (RESULT, GATES, VECTORS, *(f"{MODEL}/{name}" for name in (CONFIG, WEIGHTS, ENCODING, CARD)))
+WRITTEN = (RESULT, GATES, VECTORS, MODEL, CARD)
 EVENTS = "events.out.tfevents.*"
 REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
 
@@ -113,7 +110,6 @@ def prepare_folder(options: Options) -> None:
     try:
         if options.overwrite and holds_run(out):
             remove_run(out)
-        remove_partials(out)
     except OSError as error:
         raise RunError(f"{out}: cannot be used for a run ({error.strerror or error}).") from error
 
@@ -126,9 +122,8 @@ def remove_run(out: Path) -> None:
     ):
         check_regular(path)
         path.unlink(missing_ok=True)
-    for name in (MODEL, TENSORBOARD):
-        with suppress(OSError):  # not there, or not empty
-            (out / name).rmdir()
+    with suppress(OSError):  # not there, or not empty
+        (out / TENSORBOARD).rmdir()
 
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path, refitted: bool = True) -> None:

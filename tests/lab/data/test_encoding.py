@@ -1,4 +1,4 @@
-"""encoding.json: a model reads new data with the numbers that it was trained with."""
+"""The encoding: a model reads new data with the numbers that it was trained with."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from tiny_corpora import table, tiny
 
 import gatewise as gw
-from gatewise.export.saved import pair
+from gatewise.export import attached
 from gatewise.lab.data.classification import TextRules, csv_texts
 from gatewise.lab.data.corpus import load_data
-from gatewise.lab.data.encoding import Encoding, encoding_of, load_encoding, save_encoding
+from gatewise.lab.data.encoding import ENCODING, Encoding, content_of, encoding_of, load_encoding
 from gatewise.lab.data.sources import DataError
 from gatewise.lab.files import RunError
 from gatewise.lab.finished.saved import evaluate_saved
@@ -31,11 +31,15 @@ def tensors(corpus: Any) -> list[torch.Tensor]:
     return [part.inputs if hasattr(part, "inputs") else part for part in parts]
 
 
+def with_encoding(folder: Path, content: bytes) -> None:
+    gw.save(torch.nn.Linear(1, 1), folder, attached={ENCODING: content})
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_what_is_read_back_reads_the_same_data_alike(task: str, folder: Path, tmp_path: Path) -> None:
     row = tiny(task, folder)
     corpus = load_data(row, folder)
-    save_encoding(encoding_of(corpus), tmp_path)
+    with_encoding(tmp_path, content_of(encoding_of(corpus)))
     kept = load_encoding(tmp_path)
     assert kept == encoding_of(corpus)
     again = load_data(row, folder, kept)
@@ -113,7 +117,7 @@ def test_validation_is_never_on_what_was_trained_on(mails: Path) -> None:
 
 def test_a_new_text_for_the_engine(mails: Path) -> None:
     """What the documentation shows: ids without padding, and a class by its name."""
-    kept, engine = load_encoding(mails / "run"), gw.Engine(gw.load(mails / "run" / "model"))
+    kept, engine = load_encoding(mails / "run"), gw.Engine(gw.load(mails / "run"))
     assert kept is not None
     for text, label in (("fine nice", "good"), ("poor, and awful", "bad")):
         scores, _ = engine(kept.encode(text)[None])
@@ -162,41 +166,13 @@ def test_a_corpus_of_other_classes_is_refused(folder: Path) -> None:
         load_data(row, folder, other)
 
 
-def test_a_run_without_an_encoding_counts_its_words_again(folder: Path, tmp_path: Path) -> None:
-    """Runs of before it was kept are evaluated as they were."""
+def test_a_model_without_an_encoding_counts_its_words_again(folder: Path, tmp_path: Path) -> None:
     train(tiny("csv", folder), Options(tmp_path, None, "cpu", quiet=True))
     before, _ = evaluate_saved(tmp_path)
-    (tmp_path / "model" / "encoding.json").unlink()
-    with pytest.raises(RunError, match=r"encoding\.json: is not there, but the model was saved with one"):
-        evaluate_saved(tmp_path)
-    forget_sums(tmp_path / "model")
+    assert attached(tmp_path).keys() == {ENCODING}
+    gw.save(gw.load(tmp_path), tmp_path)
+    assert attached(tmp_path) == {}
     assert evaluate_saved(tmp_path)[0] == before
-
-
-def forget_sums(model: Path) -> None:
-    """As models were saved before their config held the sum of what lies beside."""
-    path = model / "config.json"
-    config = {key: value for key, value in json.loads(path.read_text()).items() if key != "beside"}
-    path.write_text(json.dumps(config | {"digest": pair.digest(config)}))
-
-
-def test_an_encoding_of_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
-    """As many words in another order are another language; a model of before the sum was kept believes it."""
-    for name in ("run", "other"):
-        train(tiny("csv", folder), Options(tmp_path / name, None, "cpu", quiet=True))
-    before, _ = evaluate_saved(tmp_path / "run")
-    right, other = ((tmp_path / name / "model" / "encoding.json") for name in ("run", "other"))
-    fields = json.loads(other.read_text())
-    fields["symbols"][-2:] = fields["symbols"][:-3:-1]
-    right.write_text(json.dumps(fields))
-    with pytest.raises(RunError, match=r"encoding\.json: is not the encoding that the model was saved with"):
-        load_encoding(tmp_path / "run")
-    forget_sums(tmp_path / "run" / "model")
-    kept = load_encoding(tmp_path / "run")
-    assert kept is not None
-    assert list(kept.symbols) == fields["symbols"]
-    right.write_bytes(other.read_bytes())
-    assert evaluate_saved(tmp_path / "run")[0] == before
 
 
 @pytest.mark.parametrize("change", [
@@ -205,8 +181,8 @@ def test_an_encoding_of_another_run_is_refused(folder: Path, tmp_path: Path) -> 
 ])  # fmt: skip
 def test_an_encoding_of_other_types_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     fields = Encoding("texts", ("<pad>", "<start>", "<unk>", "a"), max_len=9).to_dict()
-    (tmp_path / "encoding.json").write_text(json.dumps(fields | change))
-    with pytest.raises(RunError, match=r"encoding\.json: is not the encoding of a model"):
+    with_encoding(tmp_path, json.dumps(fields | change).encode())
+    with pytest.raises(RunError, match=r"its encoding\.json is not the encoding of a model"):
         load_encoding(tmp_path)
 
 
@@ -312,8 +288,7 @@ def test_classes_of_numbers_go_by_name(folder: Path, tmp_path: Path) -> None:
 def test_the_file_is_plain_json(tmp_path: Path) -> None:
     """Whoever reads it in C or JavaScript finds symbols in the order of their ids."""
     path = write(tmp_path / "a.csv", [("hello world", "a"), ("hello moon", "b")] * 9)
-    save_encoding(encoding_of(csv_texts(path, rules=TextRules(max_len=9))), tmp_path)
-    found = json.loads((tmp_path / "encoding.json").read_text())
+    found = json.loads(content_of(encoding_of(csv_texts(path, rules=TextRules(max_len=9)))))
     symbols = ["<pad>", "<start>", "<unk>", "hello", "moon", "world", "</s>"]
     assert found | {"symbols": sorted(found["symbols"])} == {
         "kind": "texts",
@@ -322,6 +297,6 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
         "classes": ["a", "b"],
     }
     assert found["symbols"][:4] == symbols[:4]
-    (tmp_path / "encoding.json").write_text('{"kind": "texts", "colour": 3}')
-    with pytest.raises(RunError, match=r"encoding\.json: is not the encoding of a model"):
+    with_encoding(tmp_path, b'{"kind": "texts", "colour": 3}')
+    with pytest.raises(RunError, match=r"its encoding\.json is not the encoding of a model"):
         load_encoding(tmp_path)

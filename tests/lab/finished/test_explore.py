@@ -117,7 +117,7 @@ def test_figures_of_one_run_lie_beside_it(
 
 def without_model(run: Path, copied: Path) -> Path:
     """As stored runs are whose model was not kept."""
-    shutil.copytree(run, copied, ignore=shutil.ignore_patterns("model", "checkpoint.pt"))
+    shutil.copytree(run, copied, ignore=shutil.ignore_patterns("model.safetensors", "checkpoint.pt"))
     return copied
 
 
@@ -142,7 +142,7 @@ def test_the_first_run_without_a_model_says_what_is_left_out(
     assert main(["figures", str(alone)]) == 0
     captured = capsys.readouterr()
     assert "no gates, no lag curves and no histogram" in captured.err
-    assert "there is no model/ in it" in captured.err
+    assert "model.safetensors: is not there" in captured.err
     assert "train it again, --overwrite. Or name a run that has its model first" in captured.err
     assert {Path(path).stem for path in captured.out.split()} == {"scheme", "training"}
     assert main(["report", str(alone), "-o", str(tmp_path / "r.html")]) == 1  # a page is about the model
@@ -190,8 +190,8 @@ def test_a_model_saved_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["report", "no-such-run"], 1, "no-such-run: there is no such folder"),
-        (["figures", "no-such-run"], 1, "no-such-run: there is no such folder"),
+        (["report", "no-such-run"], 1, "no-such-run.safetensors: there is no such file"),
+        (["figures", "no-such-run"], 1, "no-such-run.safetensors: there is no such file"),
         (["report", "a", "b", "c"], 2, "two runs at most"),
         (["report"], 2, "Missing argument"),
     ],
@@ -265,7 +265,7 @@ def test_the_papers_numbers_stand_beside_ours(runs: dict[str, Path]) -> None:
 
 def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["chars"], tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
+    (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="the run is not finished"):
         open_run(tmp_path / "run")
 
@@ -303,4 +303,4 @@ def test_a_model_of_your_own_class_is_drawn(
     (run,) = embedded(tmp_path / "report.html")
     assert [len(layer["neurons"]) for layer in run["layers"]] == [4]
     assert main(["figures", "own", "--into", "my_tagger:Tagger"]) == 0
-    assert (tmp_path / "own" / "figures" / "gates.png").is_file()
+    assert (tmp_path / "figures" / "gates.png").is_file()

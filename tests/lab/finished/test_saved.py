@@ -33,7 +33,7 @@ def test_int8_is_the_network_of_the_c_export(
     train(tiny(task, folder, "sparsify.method=variational"), Options(tmp_path, folder, "cpu", quiet=True))
     monkeypatch.setattr(saved, "Evaluator", Watched)
     _, report = saved.evaluate_saved(tmp_path, data_dir=folder, int8=True)
-    small = gw.load(tmp_path / "model").eval()
+    small = gw.load(tmp_path).eval()
     narrow = narrow_chain(small)
     axis = narrow.chain.batch_axis
     x = torch.arange(6) % 4 if narrow.chain.words else torch.randn(6, narrow.n_inputs)

@@ -108,7 +108,7 @@ def test_a_sparse_network_is_the_same_in_all_forms(more: list[str], folder: Path
     assert result["quality"]["compact_test_word_error"] == result["quality"]["test_word_error"]
     rounded, _ = evaluate_saved(tmp_path, data_dir=folder, int8=True)
     assert rounded["test_phoneme_error"] == pytest.approx(result["quality"]["test_phoneme_error"], rel=0.3)
-    model, encoding = gw.load(tmp_path / "model").eval(), load_encoding(tmp_path)
+    model, encoding = gw.load(tmp_path).eval(), load_encoding(tmp_path)
     assert encoding is not None
     word = torch.from_numpy(encoding.encode("tab"))[None]
     answer = model(word)[0].numpy()

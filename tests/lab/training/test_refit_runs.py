@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -197,7 +196,7 @@ def test_dropout_of_the_refit_is_its_own(folder: Path, tmp_path: Path) -> None:
     assert (run.model.drop.p, run.model.rnn.dropout) == (0.5, 0.5)
     run.to_the_end()
     assert (run.model.drop.p, run.model.rnn.dropout) == (0.25, 0.25)
-    assert json.loads((tmp_path / "model" / "config.json").read_text())["arguments"]["dropout"] == 0.25
+    assert gw.load(tmp_path).drop.p == 0.25
 
 
 def test_a_network_in_which_nothing_is_zero_has_no_refit(folder: Path, tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ def test_on_a_gpu_the_second_part_is_captured_anew(method: str, folder: Path, tm
         ends.append(result["quality"]["test_ppl"])
     if method == "lasso":  # noise is drawn in another order
         assert ends[0] == pytest.approx(ends[1], rel=1e-2)
-    gw.load(tmp_path / "True" / "model")
+    gw.load(tmp_path / "True")
 
 
 def test_an_average_is_the_mean_over_updates() -> None:

@@ -51,13 +51,10 @@ def test_a_folder_with_a_run_is_not_written_over(folder: Path, tmp_path: Path) -
     assert numbers(train(row, options(tmp_path, folder, overwrite=True))) == numbers(first)
 
 
-@pytest.mark.parametrize(
-    "name", ["result.json", "gates.json", "model/config.json", "model/model.safetensors"]
-)
+@pytest.mark.parametrize("name", ["result.json", "gates.json", "model.safetensors", "MODEL_CARD.md"])
 def test_files_of_others_are_not_written_over(name: str, folder: Path, tmp_path: Path) -> None:
     """These are names that other libraries use, and this was not the folder of a run."""
     foreign = tmp_path / name
-    foreign.parent.mkdir(exist_ok=True)
     foreign.write_text("theirs")
     row = tiny("words", folder)
     with pytest.raises(RunError, match=rf"{name}: belongs to no run.*--overwrite"):
@@ -73,7 +70,7 @@ def test_overwrite_leaves_what_no_run_wrote(folder: Path, tmp_path: Path) -> Non
     """A run that begins anew replaces its own files; notes beside them, and a model of someone else's, stay."""
     row = tiny("words", folder)
     train(row, options(tmp_path, folder))
-    others = [tmp_path / name for name in ("notes.txt", "model/README.md", "model/pytorch_model.bin")]
+    others = [tmp_path / name for name in ("notes.txt", "README.md", "pytorch_model.bin")]
     for path in others:
         path.write_text("mine")
     train(row, options(tmp_path, folder, overwrite=True))
@@ -130,7 +127,7 @@ def test_a_folder_has_one_writer(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_had_half_written_goes(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / ".partial-checkpoint.pt").write_bytes(b"half")
+    (tmp_path / ".gatewise-checkpoint.pt").write_bytes(b"half")
     (tmp_path / ".mine").touch()
     train(tiny("words", folder), options(tmp_path, folder, checkpoint_every=1e9))
     assert [path.name for path in tmp_path.glob(".*")] == [".mine"]

@@ -85,20 +85,11 @@ def words(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_runs_of_before_encodings_are_known_by_their_data(words: Path, folder: Path, tmp_path: Path) -> None:
-    """Old results have the digest of their data; without either, nobody knows what the symbols were."""
-    for name in ("recipe.toml", "result.json", "model/config.json", "model/model.safetensors"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes((words / name).read_bytes())
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    gw.save(gw.load(words / "model"), tmp_path / "model", overwrite=True)
-    assert config["beside"]
+def test_a_network_without_an_encoding_is_refused(words: Path, folder: Path, tmp_path: Path) -> None:
+    """Nobody knows what its symbols are."""
+    gw.save(gw.load(words), tmp_path)
     row = after(tmp_path, "words", folder)
-    assert train(row, options(tmp_path / "out", folder))["before_refit"]
-    result = json.loads((tmp_path / "result.json").read_text())
-    result["data"]["digest"] = "0" * 64
-    (tmp_path / "result.json").write_text(json.dumps(result))
-    with pytest.raises(RunError, match="its network reads other symbols"):
+    with pytest.raises(RunError, match="its network does not say what its symbols are"):
         train(row, options(tmp_path / "other", folder))
 
 
@@ -115,7 +106,7 @@ def test_bad_starts(words: Path, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"nothing to do without refit.epochs"):
         row_of("words", folder, f"start.run={words}")
     for row, error, message in (
-        (after(tmp_path / "nowhere", "words", folder), RunError, "there is no such folder"),
+        (after(tmp_path / "nowhere", "words", folder), RunError, "there is no such file"),
         (after(words, "char-ptb", folder), RunError, "start.run = .* reads other symbols"),
         (
             after(words, "words", folder, "model.hidden=99"),

@@ -72,7 +72,7 @@ def test_a_run_learns_from_another(taught: Path, folder: Path, tmp_path: Path) -
     ids = torch.randint(10, (20, 3))
     with torch.no_grad():
         sure, pupil, still = (
-            gw.load(out / "model").eval()(ids)[0] for out in (taught, *(tmp_path / name for name in ways))
+            gw.load(out).eval()(ids)[0] for out in (taught, *(tmp_path / name for name in ways))
         )
         least, near, far = (
             Objective("words").differences(scores, sure).mean() for scores in (sure, pupil, still)

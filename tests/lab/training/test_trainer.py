@@ -338,7 +338,7 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_saved_model_needs_a_task(folder: Path, tmp_path: Path) -> None:
     """Alone it does not say which data it was made for; with other data it does not fit."""
     result = train(tiny("words", folder), options(tmp_path / "run", folder))
-    model = gw.load(tmp_path / "run" / "model")
+    model = gw.load(tmp_path / "run")
     gw.save(model, tmp_path / "alone")
     with pytest.raises(ValueError, match="Name a recipe with --task"):
         evaluate_saved(tmp_path / "alone", data_dir=folder)
@@ -375,7 +375,7 @@ def test_a_run_that_removed_everything_says_why(
 def test_a_run_leaves_a_model_card(folder: Path, tmp_path: Path) -> None:
     """Beside the model: the numbers of result.json, and that nobody stated the licence of own data."""
     result = train(tiny("words", folder), options(tmp_path / "run", folder))
-    card = (tmp_path / "run" / "model" / "MODEL_CARD.md").read_text()
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     assert f"| perplexity, test | {result['quality']['test_ppl']:.5g} |" in card
     assert result["data"]["sizes"] in card
     assert "seed 0" in card
