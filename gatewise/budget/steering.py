@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatewise.budget.asked import PRECISIONS, absolute, checked_steps, the_one
+from gatewise.budget.asked import PRECISIONS, Asked, absolute, checked_steps, the_one
 from gatewise.budget.bayes import VariationalHandle
 from gatewise.budget.lasso import LassoHandle
 from gatewise.budget.units import Kept, strongest, strongest_of_layers
 from gatewise.masks import Masks, find_masks
 from gatewise.readers import find_readers
-from gatewise.report import count
 from gatewise.sizes import stored_bytes
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.sparsify.checks import check_choice
+from gatewise.sparsify.fixed import Fixed
 from gatewise.sparsify.refit import may_fill
-from gatewise.structure import one_pass, reachable
+from gatewise.structure import reachable
 
 LOOKS = 100  # in a training: enough to follow, and few enough to cost nothing
 WEAK, USUAL = 0.25, 0.5  # strengths between which a unit that is to stay is let off the penalty
@@ -31,7 +31,7 @@ BAND = 0.05  # how far below the budget a network may end
 SHARE = 0.5  # of an even share: what every layer keeps at least
 
 
-class Budget:
+class Budget(Fixed):
     """n(t) = budget + (all - budget) (1 - u)^3, with u from 0 to 1 between `begin` and `end` of the training
 
     At every look the n(t) strongest gates, or neurons, may stay; of each layer at least half as many as if all layers
@@ -56,6 +56,8 @@ class Budget:
             learn to do without the rest.
         precision: of the weights in `bytes`, "float32" or "int8".
     """
+
+    changing = frozenset("handle model graph calls reach push pull kept".split())
 
     def __init__(
         self,
@@ -84,10 +86,14 @@ class Budget:
                 f'{self.kind}={asked!r}: levels="W" has no groups that could go as a whole. Use levels="W+N" or '
                 '"W+G+N", or weights=.'
             )
-        self.by_neuron = self.kind == "neurons" or not self.handle.gated  # what goes as a whole
+        self.by_neuron = self.kind == "neurons" or not self.handle.gated
+        self.unit = "neuron" if self.by_neuron else "gate"  # what goes as a whole
         self.all = self.everything()
         self.target = absolute(self.kind, asked, self.all)
         self.refuse_impossible()
+        layers = tuple(layer.name for layer in self.handle.units.layers)
+        self.asked = Asked(self.kind, self.target, layers, precision, sparsifier.readers)
+        self.asked.leave_mark(self.model)
         self.reach = self.target  # what fits: gates of whole neurons, or bytes of whole gates, may be fewer
         # Where nothing is trained any more, fewer than the budget may have been there before.
         self.had = self.count() if steps == 1 else self.all
@@ -98,11 +104,15 @@ class Budget:
             torch.ones((), device=device),
         )  # of who goes, who stays
         self.kept: Kept | None = None  # once the choice is final
-        self.found: int | None = None  # after the last step
+        self._made = True
 
     def __repr__(self) -> str:
-        found = "" if self.found is None else f", {self.found:,} found"
-        return f"<Budget {self.kind}={self.target:,} of {self.all:,}: step {self.calls:,} of {self.steps:,}{found}>"
+        """Without what is left, which str() counts: that may fail, as of weights that are NaN."""
+        return f"<Budget {self.kind}={self.target:,} of {self.all:,}: step {self.calls:,} of {self.steps:,}>"
+
+    def __str__(self) -> str:
+        step = f"step {self.calls:,} of {self.steps:,}"
+        return f"{self.kind}: {self.count():,} of {self.all:,}, budget {self.target:,}; {step}"
 
     # What there is.
 
@@ -118,14 +128,12 @@ class Budget:
 
     def count(self) -> int:
         """What the budget is about, of the network as it is evaluated now."""
-        masks = find_masks(self.model)
-        if self.kind == "bytes":
-            return stored_bytes(masks, reachable(masks, self.graph), self.precision == "int8")
-        counts = count(masks, self.graph, one_pass(masks, self.graph))
-        if self.kind == "weights":
-            return counts.nonzero
-        layers = {layer.name for layer in self.handle.units.layers}
-        return sum(n for name, n in getattr(counts, self.kind).items() if name in layers)
+        return self.asked.left(find_masks(self.model), self.graph)
+
+    @property
+    def met(self) -> bool:
+        """Whether the network, as it is evaluated now, has no more than the budget lets it have."""
+        return self.count() <= self.target
 
     def bytes_of(self, masks: Masks, kept: Kept) -> int:
         """If of the steered layers only these were left; they are closed()."""
@@ -147,8 +155,7 @@ class Budget:
             rest = "of layers that the sparsifier does not reach (l1_layers=, layers=)"
         elif self.kind == "bytes":
             least = self.bytes_of(find_masks(self.model), self.least())
-            one = "neuron" if self.by_neuron else "gate"
-            rest = f"with one {one} left of every layer: embeddings, output layers and biases"
+            rest = f"with one {self.unit} left of every layer: embeddings, output layers and biases"
         else:
             return
         if self.target <= least:
@@ -239,7 +246,7 @@ class Budget:
         # What the budget counts is never more than it; of other units all might fit.
         counted = self.kind == ("neurons" if self.by_neuron else "gates")
         most = self.target if counted else len(neurons if self.by_neuron else gates)
-        found = self.top(gates, neurons, most)
+        found, reach = self.top(gates, neurons, most), self.target
         fits, breaks = 1, most
         if self.size(masks, found) > self.target:
             while breaks - fits > 1:
@@ -247,7 +254,9 @@ class Budget:
                 small = self.size(masks, self.top(gates, neurons, middle)) <= self.target
                 fits, breaks = (middle, breaks) if small else (fits, middle)
             found = self.top(gates, neurons, fits)
-        self.reach = min(self.target, self.size(masks, found))
+            reach = self.size(masks, found)
+        if self.kept is None:  # later nothing comes back, however much would fit
+            self.reach = reach
         return found
 
     def size(self, masks: Masks | None, kept: Kept) -> int:
@@ -325,20 +334,23 @@ class Budget:
 
     def judge(self) -> None:
         """Whether it fits; who ends elsewhere is told, with the way out."""
-        self.found = self.count()
-        if (1 - BAND) * min(self.reach, self.had) <= self.found <= self.target:
+        found = self.count()
+        least = self.target if self.kind == "bytes" else self.reach
+        if (1 - BAND) * min(least, self.had) <= found <= self.target:
             return
-        if self.found > self.target:
+        if found > self.target:
             why = (
                 "The layers have weights that nobody steers, or neurons that start those of another layer, or step() "
                 "was not the last thing that changed them."
             )
+        elif (1 - BAND) * self.reach <= found:
+            why = f"With one {self.unit} more there would be more than that."
         elif self.steps == 1:
             why = "With what did not fit went what then reached nothing: ask for as many more."
         else:
             why = "More went than had to: lower the penalty, let it begin later (warm_up=), or train longer."
         warnings.warn(
-            f"The budget was {self.target:,} {self.kind}, and {self.found:,} are left. {why}", stacklevel=3
+            f"The budget was {self.target:,} {self.kind}, and {found:,} are left. {why}", stacklevel=3
         )
 
     # Files.
@@ -347,7 +359,6 @@ class Budget:
         """How far it is, what it has chosen, and how it has turned the penalty."""
         state: dict[str, Any] = {
             "calls": self.calls,
-            "found": self.found,
             "reach": self.reach,
             "push": self.push.clone(),
             "pull": self.pull.clone(),
@@ -362,7 +373,7 @@ class Budget:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.calls, self.found, self.reach = state["calls"], state["found"], state["reach"]
+        self.calls, self.reach = state["calls"], state["reach"]
         self.push.copy_(state["push"])
         self.pull.copy_(state["pull"])
         self.kept = (
@@ -385,11 +396,7 @@ class Budget:
         return {"factors": sparsifier.plan.factors, "l1_factor": sparsifier.plan.l1_factor}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"of": self.kind, "all": self.all, "budget": self.target, "left": self.found}
-
-    def __str__(self) -> str:
-        now = self.count() if self.found is None else self.found
-        return f"{self.kind}: {now:,} of {self.all:,}, budget {self.target:,}; step {self.calls:,} of {self.steps:,}"
+        return {"of": self.kind, "all": self.all, "budget": self.target, "left": self.count()}
 
 
 def handle_of(sparsifier: GroupLasso | Variational) -> LassoHandle | VariationalHandle:

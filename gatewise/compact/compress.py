@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
+from gatewise.budget.asked import warn_unmet
+from gatewise.compact.moved import layer_at
 from gatewise.compact.plain import CompactEmbedding, CompactLinear
 from gatewise.compact.plan import EmbeddingPlan, LayerPlan, LinearPlan, RecurrentPlan, make_plan
 from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, CompactRecurrent
@@ -42,12 +44,14 @@ def compress(model: nn.Module, readers: Stated | None = None, *, example: Any = 
     Accepts models of either sparsifier and any model that simply contains zeros. The argument is not changed.
     `readers` states who reads a layer where tracing cannot prove it; without proof only neurons that are always zero
     are removed from such a layer, and one warning says what that cost. A statement is tried on `example`, the
-    arguments of one call, or on made-up input: if the answer changes, it was wrong, and that is an error.
+    arguments of one call, or on made-up input: if the answer changes, it was wrong, and that is an error. A model
+    that has more than a gatewise.Budget gave it is cut with a warning.
     """
     graph = find_readers(model, readers)
     masks = find_masks(model)
     structure = reachable(masks, graph)
     warn_left(model, graph, masks, structure)
+    warn_unmet(model)
     plans = make_plan(structure, tied_layers(model, masks))
     small = copied(model)
     drop_hooks(small, of_sparsifier)
@@ -134,6 +138,23 @@ def trains(layer: nn.Module, name: str = "weight") -> bool:
     return any(p.requires_grad for p in layer.parameters()) if own is None else own.requires_grad
 
 
+def keep_frozen(old: nn.Module, place: tuple[int, int], new: CompactLayer) -> None:
+    """What was frozen stays frozen. The sum of two biases moves if either does, but a GRU's n has b_ih alone."""
+    if isinstance(old, CompactRecurrent | CompactCell):
+        before = layer_at(old, place)
+        for name, p in new.named_parameters():
+            p.requires_grad_(before.get_parameter(name).requires_grad)
+        return
+    end = ending(old, *place)
+    new.weight_ih.requires_grad_(trains(old, "weight_ih" + end))
+    new.weight_hh.requires_grad_(trains(old, "weight_hh" + end))
+    first, second = (trains(old, half + end) for half in ("bias_ih", "bias_hh"))
+    if new.bias is not None:
+        new.bias.requires_grad_(first or (second and new.bias_gated is None))
+    if new.bias_gated is not None:
+        new.bias_gated.requires_grad_(second)
+
+
 def keeps_tie(layer: nn.Module) -> bool:
     """What is folded into an embedding's rows must not be seen by a layer that shares its matrix."""
     return not isinstance(layer, nn.Embedding) or (layer.max_norm is None and word_scale_of(layer) is None)
@@ -159,12 +180,7 @@ def compact_recurrent(
         compact = CompactLayer(cell, plan, hidden, width, w.w_hh, w.b_ih is not None)
         scales = [w.w_hh.new_ones(hidden) if z is None else z for z in below]
         compact.fill(plan, w, torch.cat(scales) if scales else None)
-        end = ending(old, layer, direction)
-        compact.weight_ih.requires_grad_(trains(old, "weight_ih" + end))
-        compact.weight_hh.requires_grad_(trains(old, "weight_hh" + end))
-        for bias in (compact.bias, compact.bias_gated):  # holds both
-            if bias is not None:
-                bias.requires_grad_(trains(old, "bias_ih" + end) or trains(old, "bias_hh" + end))
+        keep_frozen(old, (layer, direction), compact)
         layers.append(compact)
         here.append(w.neuron_scale)
     if is_single_step(old):

@@ -11,8 +11,9 @@ from gatewise.compact.compress import SharedParts, compact_module, tied_layers
 from gatewise.compact.moved import Move, carry, check_state, moves_between
 from gatewise.compact.plan import make_plan
 from gatewise.masks import find_masks
-from gatewise.nn.lookup import cell_of, is_compact, places_of, replace_module, weights_of
+from gatewise.nn.lookup import cell_of, ending, is_compact, places_of, replace_module, weights_of
 from gatewise.readers import ReaderGraph, Stated, find_readers
+from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import check_own_parameters
 from gatewise.sparsify.layers import is_variational
 from gatewise.sparsify.ranks import check_not_wrapped
@@ -118,10 +119,24 @@ def refuse_others(model: nn.Module, graph: ReaderGraph) -> None:
         layer = model.get_submodule(name)
         if not is_compact(layer):
             check_own_parameters(name, layer)
+        if not is_compact(layer) and cell_of(layer) is not None:
+            refuse_half_frozen(name, layer)
         if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
             raise ValueError(
                 f"{name}: max_norm={layer.max_norm} shortens its rows whenever they are looked up, which a compact "
                 "embedding does not do. Train without max_norm, or use gatewise.compress(model) at the end."
+            )
+
+
+def refuse_half_frozen(name: str, layer: nn.Module) -> None:
+    """A GRU whose b_ih is frozen while b_hh is trained: those of r and u become one, which n's b_ih is part of."""
+    cell = cell_of(layer)
+    for place in places_of(layer) if cell is not None and cell.gated_recurrent else ():
+        first, second = (joined(name, half + ending(layer, *place)) for half in ("bias_ih", "bias_hh"))
+        own = [getattr(layer, full.rpartition(".")[2]) for full in (first, second)]
+        if own[0] is not None and own[1].requires_grad and not own[0].requires_grad:
+            raise ValueError(
+                f"{first} is frozen and {second} is not, but a cut adds them up for r and u. Freeze both, or neither."
             )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +26,8 @@ class SparsifierCallback(Callback):
     between ranks, before clipping. So `training_step` stays as it is, and the loss that it logs has no penalty in it.
 
     What sparsifier and budget know is in Lightning's checkpoints. Counts are logged at the end of an epoch as
-    `gates`, `neurons` and `compression`, and the last penalty as `penalty`.
+    `gates`, `neurons` and `compression`, and the last penalty as `penalty`. A budget is met at the end of training:
+    the callback warns where EarlyStopping ended it before, or where a ModelCheckpoint chose a network from before.
 
     Args:
         make: model -> sparsifier, such as `gw.Refit` or `lambda net: gw.Variational(net, n_train=50_000)`.
@@ -103,9 +106,30 @@ class SparsifierCallback(Callback):
             counts = {"gates": sum(report.gates.values()), "neurons": sum(report.neurons.values())}
             self.log_dict({**counts, "compression": report.compression})
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.budget is None or not trainer.is_global_zero:
+            return
+        if not self.budget.met:
+            warnings.warn(
+                f"Training ended before the budget was met ({self.budget}). Train to its end, without EarlyStopping.",
+                stacklevel=2,
+            )
+        for path in {getattr(chosen, "best_model_path", "") for chosen in trainer.checkpoint_callbacks}:
+            if not Path(path).is_file():
+                continue
+            saved = torch.load(path, map_location="cpu", mmap=True, weights_only=False)  # by this very run
+            left = saved["callbacks"].get(self.state_key, {}).get("left", 0)
+            if left > self.budget.target:
+                warnings.warn(
+                    f"{path}: the network that ModelCheckpoint chose has {left:,} {self.budget.kind}, of which the "
+                    f"budget lets {self.budget.target:,} stay. It is from before that was met: take the last one.",
+                    stacklevel=2,
+                )
+
     def state_dict(self) -> dict[str, Any]:
         parts = {"sparsifier": self.sparsifier, "budget": self.budget}
-        return {name: part.state_dict() for name, part in parts.items() if hasattr(part, "state_dict")}
+        state = {name: part.state_dict() for name, part in parts.items() if hasattr(part, "state_dict")}
+        return state if self.budget is None else {**state, "left": self.budget.count()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Kept until training starts: only then is the number of updates known, which a budget needs."""

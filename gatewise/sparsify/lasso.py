@@ -22,6 +22,7 @@ from gatewise.sparsify.checks import (
     chosen_modules,
 )
 from gatewise.sparsify.dispatch import gradient, threshold_, value_and_slopes
+from gatewise.sparsify.fixed import Fixed
 from gatewise.sparsify.layers import is_variational
 from gatewise.sparsify.plan import Plan
 from gatewise.sparsify.proximal import rate_of, shrink_, soften_
@@ -35,7 +36,7 @@ LOOKS = (
 UPDATES = ("subgradient", "proximal")
 
 
-class GroupLasso:
+class GroupLasso(Fixed):
     """penalty = l1 * sum |w| + group * sum over groups of sqrt(sum of w^2 in the group + 1e-8)
 
     Groups (see `gatewise.groups`): none at "W", one per neuron at "W+N", one per gate and one per neuron at
@@ -130,6 +131,7 @@ class GroupLasso:
         self.plan = Plan(group, l1_of, groups, list(self.shapes.values()), kinds)
         self._graph, self._recurrent = graph, tuple(recurrent)
         self._watch = Watch(self._left, *LOOKS)
+        self._made = True
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={getattr(self, name):g}" for name in ("l1", "group", "threshold"))

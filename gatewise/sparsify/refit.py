@@ -15,6 +15,7 @@ from gatewise.nn.lookup import check_finite, ending, stored
 from gatewise.readers import Stated, find_readers
 from gatewise.readers.graph import find_blocks, joined
 from gatewise.sparsify.checks import check_choice, check_own_parameters
+from gatewise.sparsify.fixed import Fixed
 from gatewise.sparsify.layers import is_variational
 from gatewise.sparsify.settled import settle
 from gatewise.structure import LinearStructure, RecurrentStructure, Structure, reachable
@@ -23,7 +24,7 @@ from gatewise.wording import counted
 HOLDS = ("weights", "structure")
 
 
-class Refit:
+class Refit(Fixed):
     """penalty = 0;  step(): w = 0 where it is held at zero
 
     A lasso shrinks what it keeps, too. A refit undoes that: the loop of the sparsifiers once more, with neither
@@ -41,6 +42,8 @@ class Refit:
         readers: who reads a layer, where tracing cannot prove it.
         state: state_dict() of an earlier Refit of the same model, to go on from a file. Load the model's own after.
     """
+
+    changing = frozenset({"held"})
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Refit:
             parameter = model.get_parameter(name)
             if parameter.requires_grad:
                 parameter.register_hook(self._without_held(name))
+        self._made = True
 
     def __repr__(self) -> str:
         held, all_of = (sum(int(f(mask)) for mask in self.held.values()) for f in (torch.sum, torch.numel))

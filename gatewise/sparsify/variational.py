@@ -21,6 +21,7 @@ from gatewise.sparsify.checks import (
     chosen_modules,
 )
 from gatewise.sparsify.dispatch import sample_and_kl
+from gatewise.sparsify.fixed import Fixed
 from gatewise.sparsify.layers import (
     LOG_SIGMA,
     UPDATES,
@@ -41,7 +42,7 @@ NOISES = ("sequence", "batch")
 LINEAR_NOISES = ("weights", "local", "sequence")
 
 
-class Variational:
+class Variational(Fixed):
     """penalty = KL(q(w, z) || log-uniform) / n_train, with q a normal for every weight and group variable.
 
     Converts LSTM, GRU, LSTMCell, GRUCell, Linear and Embedding layers of the model in place: their parameters become
@@ -129,6 +130,7 @@ class Variational:
         self._common: Tensor | None = None  # random numbers that the ranks share, while they are not in use
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
+        self._made = True
 
     def __repr__(self) -> str:
         named = ", ".join(name or "itself" for name in self._converted)

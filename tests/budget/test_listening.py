@@ -92,10 +92,10 @@ def test_those_go_that_the_loss_misses_least() -> None:
     _, budget = heard(model, neurons=2)
     budget.step()
     assert model.fc.weight.abs().sum(0).nonzero().flatten().tolist() == [0, 1]
-    assert budget.found == 2
+    assert budget.count() == 2
     by_norm = gw.Budget(gw.GroupLasso(model, l1=1.0, group=1.0), neurons=1, steps=1)
     by_norm.step()
-    assert by_norm.found == 1
+    assert by_norm.count() == 1
 
 
 def test_a_layer_of_which_nothing_is_left_is_silent() -> None:
@@ -109,7 +109,7 @@ def test_a_layer_of_which_nothing_is_left_is_silent() -> None:
     assert gw.measure(small).neurons["rnn.l0"] == 0
     _, budget = heard(small, neurons=2)
     budget.step()
-    assert budget.found == 2
+    assert budget.count() == 2
 
 
 @pytest.mark.parametrize("wanted", [{"weights": 150}, {"gates": 16}, {"neurons": 6}])

@@ -293,3 +293,32 @@ def test_every_form_is_the_same_after_a_cut(cell: str, tmp_path: Any) -> None:
         for form in (small, loaded):
             torch.testing.assert_close(answer(form(words)), expected, **CLOSE)
         torch.testing.assert_close(gw.Engine(model)(words)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize(("cell", "frozen"), [("GRU", "bias_hh"), ("LSTM", "bias_hh"), ("LSTM", "bias_ih")])
+def test_a_frozen_bias_stays_frozen(cell: str, frozen: str) -> None:
+    """A GRU's b_hn, which r multiplies, trained again. Where a sum moves, it moves as its trained half did."""
+    masked = pruned(cell, frozen=False)
+    for name, p in masked.named_parameters():
+        p.requires_grad_(not name.startswith(f"rnn.{frozen}"))
+    small = copy.deepcopy(masked)
+    gw.shrink(small)
+    gw.shrink(small)  # of a compact layer, too
+    for model in (masked, small):
+        optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.5)
+        refit = gw.Refit(model)
+        for seed in range(5):
+            update(model, refit, optimizer, seed)
+    words = torch.arange(7)[:, None]
+    torch.testing.assert_close(answer(small(words)), answer(masked(words)), **CLOSE)
+
+
+def test_a_bias_that_would_be_half_frozen_is_refused() -> None:
+    """Of a GRU's b_ih a part is added to b_hh and another is not: one parameter cannot be trained in part."""
+    model = pruned("GRU")
+    model.rnn.bias_ih_l1.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"rnn\.bias_ih_l1 is frozen and rnn\.bias_hh_l1 is not"):
+        gw.shrink(model)
+    small = gw.compress(model)
+    assert not small.rnn.layers[1].bias.requires_grad
+    assert small.rnn.layers[1].bias_gated.requires_grad

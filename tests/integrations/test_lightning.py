@@ -59,13 +59,13 @@ def lasso(model: nn.Module) -> gw.GroupLasso:
 
 
 def trainer(folder: Path, *callbacks: Any, **options: Any) -> Any:
-    options = {"max_epochs": EPOCHS, "accelerator": "cpu", "devices": 1, "logger": False} | options
+    usual = {"max_epochs": EPOCHS, "accelerator": "cpu", "devices": 1, "logger": False}
+    options = {**usual, "enable_checkpointing": False, **options}
     return pl.Trainer(
         default_root_dir=folder,
         callbacks=list(callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
-        enable_checkpointing=False,
         **options,
     )
 
@@ -169,6 +169,38 @@ def test_a_refit_follows(tmp_path: Path) -> None:
     x = torch.randn(2, 5, 3)
     task.net.eval()
     torch.testing.assert_close(gw.compress(task.net)(x), task.net(x))
+
+
+class Once(pl.Callback):
+    """Ends training after the first epoch, as EarlyStopping may."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.should_stop = True
+
+
+def test_training_that_ends_early_does_not_meet_its_budget(tmp_path: Path) -> None:
+    """48 of 48 gates were shipped where 8 were asked, and nobody said so."""
+    task = Task()
+    callback = SparsifierCallback(lasso, budget={"gates": 8}, module="net")
+    with pytest.warns(
+        UserWarning, match=r"ended before the budget was met \(gates: \d+ of 24, budget 8; step 4 of 12"
+    ):
+        trainer(tmp_path, callback, Once()).fit(task, batches())
+    with pytest.warns(UserWarning, match="The budget of Net is 8 gates, and it has"):
+        gw.compress(task)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("max", True), ("min", False)])
+def test_the_best_checkpoint_may_be_from_before_the_budget_was_met(
+    mode: str, told: bool, tmp_path: Path
+) -> None:
+    """What validation likes best is a network of which nothing has gone yet: here that of the most gates."""
+    callback = SparsifierCallback(lasso, budget={"gates": 8}, module="net")
+    chosen = pl.callbacks.ModelCheckpoint(tmp_path, monitor="gates", mode=mode)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer(tmp_path, callback, chosen, enable_checkpointing=True).fit(Task(), batches())
+    assert any("the network that ModelCheckpoint chose has" in str(w.message) for w in said) == told
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
