@@ -8,7 +8,7 @@ from torch import nn
 
 from gatewise.report import Report, measure, show
 
-CARD = "MODEL_CARD.md"  # in the folder of a model; README.md is its owner's
+CARD = "MODEL_CARD.md"  # beside a model; README.md is its owner's
 UNSTATED = "Not stated."
 
 
@@ -27,7 +27,7 @@ def model_card(
     """Markdown with a section for each argument; what is left out is said to be not stated.
 
         text = gw.export.model_card(small, title="Door sensor", data="40 hours, two doors", licence="CC BY 4.0")
-        Path("model/MODEL_CARD.md").write_text(text)
+        Path("MODEL_CARD.md").write_text(text)
 
     Counts and bytes are those of the model, as `gatewise.measure` has them.
 

@@ -31,7 +31,7 @@ def card_of(recipe: Recipe, result: Mapping[str, Any], report: Report) -> str:
     return model_card(
         report,
         title=result["title"],
-        use=f"Made by `gatewise train {recipe.name}`. `encoding.json` says what inputs and outputs mean.",
+        use=f"Made by `gatewise train {recipe.name}`. The encoding in the file says what inputs and outputs mean.",
         data=". ".join(part for part in (f"{corpus}: {data['sizes']}", data["note"]) if part) + ".",
         licence=licence,
         quality=quality,

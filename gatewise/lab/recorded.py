@@ -9,7 +9,7 @@ from typing import Any
 
 from gatewise.export.saved.schema import (
     Check,
-    Early,
+    Optional,
     listed,
     maybe,
     number,
@@ -30,7 +30,7 @@ def counts_of_layers(where: str, value: Any) -> Any:
 
 def line(where: str, value: Any) -> dict[str, Any]:
     """A line of metrics.jsonl: the epoch, and what was measured in it; `part` tells training from a refit."""
-    found: dict[str, Any] = record(epoch=whole(1), part=Early(text))(where, value)
+    found: dict[str, Any] = record(epoch=whole(1), part=Optional(text))(where, value)
     return {
         key: item if key == "part" else counts_of_layers(f"{where}.{key}", item)
         for key, item in found.items()
@@ -40,16 +40,16 @@ def line(where: str, value: Any) -> dict[str, Any]:
 layers = table(number(0))
 counts = record(weights=whole(), nonzero=whole(), compression=measured, neurons=layers, gates=layers)
 result: Check = record(
-    title=Early(text),
-    quality=Early(maybe(table(measured))),
-    counts=Early(maybe(counts)),
-    expect=Early(maybe(record(compression=Early(number())))),
-    seconds=Early(measured),
-    seed=Early(whole(-(2**63), 2**64)),
-    model_bytes=Early(maybe(whole())),
-    hardware=Early(maybe(table(plain))),
-    data=Early(record(sizes=Early(text), note=Early(text), digest=Early(maybe(text)))),
-    recipe=Early(table(plain)),
+    title=Optional(text),
+    quality=Optional(maybe(table(measured))),
+    counts=Optional(maybe(counts)),
+    expect=Optional(maybe(record(compression=Optional(number())))),
+    seconds=Optional(measured),
+    seed=Optional(whole(-(2**63), 2**64)),
+    model_bytes=Optional(maybe(whole())),
+    hardware=Optional(maybe(table(plain))),
+    data=Optional(record(sizes=Optional(text), note=Optional(text), digest=Optional(maybe(text)))),
+    recipe=Optional(table(plain)),
 )
 bench = listed(record(situation=text, name=text, seconds=number(0), ratio=number(0)))
 # Of a folder of results: trained networks that are kept apart from it, in an archive beside the release.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from types import EllipsisType
 from typing import Any, TypeVar
@@ -33,7 +32,6 @@ class Posterior(nn.Module):
 
     noise: str
     snr_threshold: float
-    warms_up = False  # whether the count of updates weighs the KL
 
     def become_posterior(self, noise: str, snr_threshold: float) -> None:
         self.noise, self.snr_threshold = noise, snr_threshold
@@ -54,17 +52,10 @@ class Posterior(nn.Module):
         self.register_parameter(name, nn.Parameter(ones))
         self.add_log_sigma(name, start, {})
 
-    def count_updates(self, warms_up: bool = False) -> None:
+    def count_updates(self) -> None:
         """Keep the count of updates, for the whole model."""
-        self.warms_up = warms_up
         device = next(self.parameters()).device
         self.register_buffer(UPDATES, torch.zeros((), dtype=torch.int64, device=device))
-
-    def go_on_counting(self, before: Posterior) -> None:
-        """This layer takes the place of another one, which may have had the count."""
-        if UPDATES in before._buffers:
-            self.count_updates(before.warms_up)
-            self.get_buffer(UPDATES).copy_(before.get_buffer(UPDATES))
 
     def posterior_names(self) -> list[str]:
         """The parameters that are means, in the order of registration."""
@@ -139,23 +130,11 @@ class Posterior(nn.Module):
         missing: list[str],
         *rest: Any,
     ) -> None:
-        """A dense checkpoint holds means only: then the other tensors of the posterior keep their values.
-
-        So does the count of updates, which early files do not have.
-        """
+        """A dense checkpoint holds means only: then the other tensors of the posterior keep their values."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
         extra = [prefix + name for name in dict(self.named_parameters(recurse=False)) if self.is_extra(name)]
-        dense = not any(name in state_dict for name in extra)
-        if dense:
-            missing[:] = [name for name in missing if name not in extra]
-        if UPDATES in self._buffers and prefix + UPDATES in missing:
-            missing.remove(prefix + UPDATES)
-            if self.warms_up and not dense:
-                warnings.warn(
-                    f"{prefix + UPDATES} is not in what was loaded, which is older than this count: the warm-up goes "
-                    f"on from update {self.get_buffer(UPDATES)}. sparsifier.steps.fill_(n) sets it to another.",
-                    stacklevel=2,
-                )
+        if not any(name in state_dict for name in extra):
+            missing[:] = [name for name in missing if name not in (*extra, prefix + UPDATES)]
 
     @staticmethod
     def is_extra(name: str) -> bool:

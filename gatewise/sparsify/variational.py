@@ -125,7 +125,7 @@ class Variational(Fixed):
         self._converted, self._n_posteriors = tuple(chosen), len(self._posteriors())
         first = self._converted[0]
         self.counter = joined(first, UPDATES)
-        model.get_submodule(first).count_updates(warm_up is not None)  # type: ignore[operator]
+        model.get_submodule(first).count_updates()  # type: ignore[operator]
         self._watch, self._ranks = Watch(self._left), Agreement(model)
         self._common: Tensor | None = None  # random numbers that the ranks share, while they are not in use
         model.register_forward_pre_hook(self._begin)

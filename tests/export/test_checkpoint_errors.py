@@ -64,7 +64,7 @@ BROKEN: list[tuple[Any, str]] = [
     (lambda d: change(d, modules={"rnn": {"kind": "mystery"}}), r"layers cannot be built"),
     (
         lambda d: change_layer(d, "rnn", cell="MINE"),
-        r"rnn has the cell MINE, which is not known here; LSTM, GRU.*Import the module that declares it",
+        r"rnn\.cell is 'MINE', which is not known here; LSTM, GRU.*Import the module that declares it",
     ),
     (lambda d: change_layer(d, "rnn", num_layers=99), r"rnn\.num_layers is 99, but there are \d+ tensors"),
     (bad_index, r"does not ascend within"),

@@ -21,7 +21,6 @@ from gatewise.export.saved.contents import (
     SCHEMA,
     Contents,
     attached_names,
-    check_cells_known,
     own_class,
     refusing,
     same_kind,
@@ -88,7 +87,6 @@ def load(path: str | os.PathLike[str], into: nn.Module | None = None) -> nn.Modu
         contents = Contents.read(config, stored)
         contents.check_room(into)
         places = {} if into is None else dict(into.named_modules(remove_duplicate=False))
-        check_cells_known(contents.modules, file)
         layers = contents.build_layers(places)
         if "" in layers:
             model = layers.pop("") if into is None else same_kind(into, layers.pop(""), file)

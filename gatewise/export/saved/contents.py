@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.export.saved.file import CheckpointError, said
-from gatewise.export.saved.rebuild import build, check_values, dense_classes, read_layer
+from gatewise.export.saved.rebuild import build, check_values, read_layer
 from gatewise.export.saved.rebuild_compact import parts
 from gatewise.export.saved.schema import SchemaError, flag, listed, maybe, plain, record, table, text, whole
 from gatewise.export.saved.storage import Forms, blanks, decode, size
@@ -128,16 +128,6 @@ class Contents:
 def attached_names(config: Mapping[str, Any]) -> dict[str, str]:
     """The tensors that hold what was attached, and by which name it was."""
     return {f"attached:{name}": name for name in config["attached"]}
-
-
-def check_cells_known(modules: Mapping[str, Mapping[str, Any]], file: Path) -> None:
-    known = dense_classes()
-    for name, fields in modules.items():
-        if "cell" in fields and fields["cell"] not in known:
-            raise CheckpointError(
-                f"{file}: {name or 'the model'} has the cell {fields['cell']}, which is not known here; "
-                f"{', '.join(known)} are. Import the module that declares it, then load again."
-            )
 
 
 def own_class(contents: Contents, file: Path) -> nn.Module:

@@ -7,7 +7,7 @@ fill             all tensors; one parameter where the file has one, two where it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -19,6 +19,13 @@ from gatewise.export.saved.rebuild import dense_layer
 from gatewise.export.saved.rebuild_compact import parts
 from gatewise.nn.lookup import cell_of, replace_module
 from gatewise.readers.graph import joined
+
+# What a tensor is made of; within floating and whole numbers the file decides how many bits they have.
+NUMBERS: tuple[Callable[[torch.dtype], bool], ...] = (
+    lambda dtype: dtype.is_floating_point,
+    lambda dtype: dtype.is_complex,
+    lambda dtype: dtype == torch.bool,
+)
 
 
 def check_fits(model: nn.Module, layers: Mapping[str, nn.Module], contents: Contents, file: Path) -> None:
@@ -78,24 +85,10 @@ def check_tensor(
     found, wanted = tuple(saved.shape), tuple(own.shape)
     if found != wanted:
         raise CheckpointError(f"{file}: {name} is {found} in the file and {wanted} in {kind}; {advice}.")
-    if numbers(saved) != numbers(own):
+    if any(is_of(saved.dtype) != is_of(own.dtype) for is_of in NUMBERS):
         raise CheckpointError(
             f"{file}: {name} is {saved.dtype} in the file and {own.dtype} in {kind}; {advice}."
         )
-
-
-def numbers(tensor: Tensor) -> str:
-    """What a tensor is made of; within floating and whole numbers the file decides how many bits they have."""
-    t = tensor.dtype
-    return (
-        "floating"
-        if t.is_floating_point
-        else "complex"
-        if t.is_complex
-        else "bool"
-        if t == torch.bool
-        else "whole"
-    )
 
 
 def replace_layers(

@@ -48,7 +48,6 @@ from gatewise.nn.cells import SQUASHES
 from gatewise.nn.lookup import SINGLE_STEP, cell_of, ending, places_of
 from gatewise.sparsify.layers import (
     UPDATES,
-    Posterior,
     RecurrentPosterior,
     VariationalCell,
     VariationalEmbedding,
@@ -114,10 +113,7 @@ def build(fields: Fields, tensors: Tensors, old: nn.Module | None = None) -> nn.
     with torch.device("meta"):
         if fields["kind"] == "dense":
             return dense_layer(fields, tensors)
-        new = KINDS[fields["kind"]].make(fields, tensors)
-        if isinstance(old, Posterior) and isinstance(new, Posterior):
-            new.go_on_counting(old)
-        return new
+        return KINDS[fields["kind"]].make(fields, tensors)
 
 
 def dense_layer(fields: Fields, tensors: Tensors) -> Recurrent:
@@ -229,13 +225,25 @@ KINDS: dict[str, Kind] = {
     "settled-recurrent": Kind(SettledRecurrent, ("cell", *OPTIONS), settled_recurrent),
     "settled-cell": Kind(SettledCell, ("cell", *CELL), settled_cell),
 }
+
+
+def known_cell(where: str, value: Any) -> str:
+    known = dense_classes()
+    if value not in known:
+        raise SchemaError(
+            f"{where} is {value!r}, which is not known here; {', '.join(known)} are. Import the module that declares "
+            "it, then load again"
+        )
+    return text(where, value)
+
+
 SIZE = whole()
 FIELDS: dict[str, Check] = {
     **dict.fromkeys((*LINEAR, "num_embeddings", "embedding_dim"), SIZE),
     **dict.fromkeys(("input_size", "hidden_size", "num_layers"), whole(1)),
     **dict.fromkeys(("bias", "batch_first", "bidirectional", *GRADIENT), flag),
     "padding_idx": maybe(SIZE),
-    "cell": text,
+    "cell": known_cell,
     "layers": listed(record(width=SIZE, n_inputs=SIZE)),
     "dropout": number(0, 1),
     "gate_activation": one_of(*SQUASHES),

@@ -1,7 +1,7 @@
 """What a JSON file may say, declared: a check for each field, made of a few; nothing is allocated or built here.
 
-    CONFIG = record(format=whole(1, 1), frozen=early(listed(text), []))
-    CONFIG("config.json", json.loads(...))      what was read, or SchemaError with the place of what is wrong
+    CONFIG = record(format=whole(1, 1), frozen=Optional(listed(text), []))
+    CONFIG("it", json.loads(...))      what was read, or SchemaError with the place of what is wrong
 
 A check takes where a value stands and the value, and returns it. Fields that a record does not name stay as they are:
 later versions may write more.
@@ -24,8 +24,8 @@ class SchemaError(ValueError):
 LEFT_OUT = object()
 
 
-class Early(NamedTuple):
-    """A field that early files do not have: it is read as something else, or stays left out."""
+class Optional(NamedTuple):
+    """A field that may be left out: then it is read as something else, or stays left out."""
 
     check: Check
     instead: Any = LEFT_OUT
@@ -115,7 +115,7 @@ def table(check: Check) -> Check:
     return every
 
 
-def record(**fields: Check | Early) -> Check:
+def record(**fields: Check | Optional) -> Check:
     """An object with these fields."""
 
     def every(where: str, value: Any) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def record(**fields: Check | Early) -> Check:
     return every
 
 
-def field(where: str, fields: Mapping[str, Any], name: str, check: Check | Early) -> Any:
+def field(where: str, fields: Mapping[str, Any], name: str, check: Check | Optional) -> Any:
     if name not in fields:
-        if isinstance(check, Early):
+        if isinstance(check, Optional):
             return check.instead
         raise SchemaError(f"{where} has no {name!r}")
-    return (check.check if isinstance(check, Early) else check)(f"{where}.{name}", fields[name])
+    return (check.check if isinstance(check, Optional) else check)(f"{where}.{name}", fields[name])

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.export import attached
-from gatewise.export.saved.schema import Early, flag, listed, number, one_of, record, text, whole
+from gatewise.export.saved.schema import Optional, flag, listed, number, one_of, record, text, whole
 from gatewise.lab.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.lab.data.language import LanguageData, Vocabulary, unix_lines, words_of
 from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData, pronounced, spelled
@@ -194,8 +194,8 @@ def load_encoding(path: str | Path) -> Encoding | None:
 WORDS, NUMBERS = listed(text), listed(number())
 ENCODED = record(
     kind=one_of(*get_args(Kind)),
-    **dict.fromkeys(("symbols", "rare", "classes"), Early(WORDS, None)),
-    **dict.fromkeys(("mean", "scale"), Early(NUMBERS, None)),
-    **dict.fromkeys(("lower", "next_step"), Early(flag, None)),
-    max_len=Early(whole(), None),
+    **dict.fromkeys(("symbols", "rare", "classes"), Optional(WORDS, None)),
+    **dict.fromkeys(("mean", "scale"), Optional(NUMBERS, None)),
+    **dict.fromkeys(("lower", "next_step"), Optional(flag, None)),
+    max_len=Optional(whole(), None),
 )

@@ -20,10 +20,9 @@ import torch
 
 from gatewise.export.saved.schema import (
     Check,
-    Early,
+    Optional,
     SchemaError,
     listed,
-    maybe,
     record,
     table,
     text,
@@ -99,7 +98,7 @@ def like(example: Any) -> Check:
 
 def fitting(example: object, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of an object of which each has the type that an example has there."""
-    known = {name: Early(like(value)) for name, value in vars(example).items()}
+    known = {name: Optional(like(value)) for name, value in vars(example).items()}
     return dict(record(**known)(type(example).__name__.lower(), dict(fields)))
 
 
@@ -107,7 +106,7 @@ tensors = table(tensor)
 CONTENT = record(
     recipe=table(lambda _, value: value),
     data=text,
-    digest=Early(maybe(text)),
+    digest=text,
     position=table(lambda _, value: value),
     best=tensors,
     model=tensors,
@@ -115,7 +114,7 @@ CONTENT = record(
     step=record(k=tensor, sums=tensor, bad=tensor),
     state=listed(tensor),
     rng=tensor,
-    ranks=Early(whole(1)),
+    ranks=whole(1),
 )
 
 

@@ -16,7 +16,7 @@ from gatewise.lab.training.checkpoints import check_optimizer, fitting
 from gatewise.lab.training.parts import Position
 from gatewise.lab.training.ranks import Ranks
 from gatewise.lab.training.run_folder import refuse_other_data, refuse_other_recipe
-from gatewise.sparsify import Refit, Variational
+from gatewise.sparsify import Refit
 
 if TYPE_CHECKING:
     from gatewise.lab.training.trainer import Run
@@ -55,15 +55,12 @@ def content_of(run: Run) -> dict[str, Any]:
 def restore(run: Run, content: dict[str, Any]) -> None:
     path, ranks = run.options.out / CHECKPOINT, run.ranks
     refuse_other_recipe(content["recipe"], run.recipe, path, content["position"].get("part") == "refit")
-    refuse_other_data(content["data"], content.get("digest"), run.about, run.digest, path)
-    if (before := content.get("ranks", 1)) != ranks.size:
+    refuse_other_data(content["data"], content["digest"], run.about, run.digest, path)
+    if (before := content["ranks"]) != ranks.size:
         raise RunError(
             f"{path}: the run was made by {before} ranks, here are {ranks.size}: each has streams and noise of its "
             f"own. Resume with torchrun --nproc-per-node {before}, or begin anew in another --out."
         )
-    if isinstance(run.sparsifier, Variational) and "sparsifier_steps" in content:
-        for state in filter(None, (content["model"], content["best"])):  # early files have the count apart
-            state.setdefault(run.sparsifier.counter, content["sparsifier_steps"])
     run.position = Position(**fitting(Position(), content["position"]))
     run.position.best = {name: tensor.to(run.device) for name, tensor in content["best"].items()}
     if run.shrinking.every:

@@ -139,10 +139,8 @@ def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path, re
         )
 
 
-def refuse_other_data(sizes: str, content: str | None, now: str, content_now: str, source: Path) -> None:
-    """By the digest of their content, or by their sizes: older runs kept no digest."""
-    same = content == content_now if content else sizes == now
-    if same:
+def refuse_other_data(sizes: str, content: str, now: str, content_now: str, source: Path) -> None:
+    if content == content_now:
         return
     differs = f"{sizes}; here is {now}" if sizes != now else f"{sizes}, of the same sizes but another content"
     raise RunError(

@@ -1,11 +1,11 @@
 """train(recipe): one run from a recipe to a compact model and its numbers, in a folder of its own.
 
-    recipe.toml     what was run, with every value
-    metrics.jsonl   one line per epoch
-    checkpoint.pt   where the run stands: weights, optimiser, random numbers, position in the data
-    model/          the compact network, and encoding.json: what its inputs and outputs mean
-    gates.json      the live gates of every kept neuron, and the numbers that the others are
-    result.json     quality, counts, time, machine, command
+    recipe.toml         what was run, with every value
+    metrics.jsonl       one line per epoch
+    checkpoint.pt       where the run stands: weights, optimiser, random numbers, position in the data
+    model.safetensors   the compact network, and what its inputs and outputs mean
+    gates.json          the live gates of every kept neuron, and the numbers that the others are
+    result.json         quality, counts, time, machine, command
 
 A run depends on its recipe and the data alone: the order of an epoch is drawn from (seed, epoch), noise from one
 generator whose state is part of the checkpoint. Killed at any moment and resumed, it ends with the same numbers on a

@@ -66,22 +66,6 @@ def test_what_changes_from_update_to_update_goes_on(
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
-def test_a_checkpoint_from_before_the_model_counted_resumes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Early checkpoints have the updates of a warm-up beside the model, and those of the best epoch nowhere."""
-    row = tiny("words", folder, "epochs=3", "train.keep=best", "sparsify.warm_up_epochs=3")
-    whole = train(row, options(tmp_path / "whole", folder))
-    cut_off(row, options(tmp_path / "cut", folder, checkpoint_every=0), 4, monkeypatch)
-    file = tmp_path / "cut" / "checkpoint.pt"
-    content = load_checkpoint(file)
-    (counter,) = (name for name in content["model"] if name.endswith("update_count"))
-    content["sparsifier_steps"] = content["model"].pop(counter).float()
-    content["best"].pop(counter, None)
-    save_checkpoint(file, content)
-    assert numbers(train(row, options(tmp_path / "cut", folder, resume=True))) == numbers(whole)
-
-
 @pytest.mark.long
 def test_kill_9_and_resume(folder: Path, tmp_path: Path) -> None:
     """A process that is killed without warning leaves a checkpoint that another goes on from, to the same numbers."""
