@@ -18,6 +18,7 @@ from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, Compa
 from gatewise.compact.stated import check_stated, copied
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.assumptions import check_biases_add_up
+from gatewise.nn.forms import stand_in
 from gatewise.nn.lookup import (
     bias_of,
     cell_of,
@@ -56,14 +57,14 @@ def compress(model: nn.Module, readers: Stated | None = None, *, example: Any = 
     small = copied(model)
     drop_hooks(small, of_sparsifier)
     shared = SharedParts()
-    used_past = graph.raw_of
+    kept_whole = graph.kept_whole
     for name in dict.fromkeys(block.module for block in graph.blocks.values()):
-        if name in used_past:
-            continue  # forward() uses its parameter past the layer, in the original shape
+        if name in kept_whole:
+            continue
         old = small.get_submodule(name)
         new = compact_module(name, old, plans, shared).train(old.training)
         if not name:
-            return new
+            return stand_in(new, old)
         replace_module(small, old, new)
         drop_hooks(new, of_pruning)
     check_stated(model, small, graph, example)
@@ -228,9 +229,10 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
         if why_not is not None and cell_of(module) is None:
             left.append(f"{name or 'the model'} stays as it is ({why_not})")
     modules = {block.module for block in graph.blocks.values()}
-    for owner, raw in graph.raw_of.items():
+    for owner, raw in graph.kept_whole.items():
         if owner in modules:
-            left.append(f"{owner} stays as it is (forward() uses {raw} past the layer)")
+            uses = f"uses {raw} past the layer" if raw in graph.raw else f"asks how large {raw} is"
+            left.append(f"{owner} stays as it is (forward() {uses})")
     if left:
         warnings.warn(f"{'; '.join(left)}{advice}.", stacklevel=3)
 

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from gatewise.compact.plan import EmbeddingPlan, LinearPlan
 from gatewise.compact.recurrent import pick, spread
+from gatewise.nn.forms import Form
 from gatewise.nn.lookup import Stored
 from gatewise.nn.scripting import Unscriptable
 
 
-class CompactLinear(Unscriptable, nn.Linear):
+class CompactLinear(Form, Unscriptable, nn.Linear):
     """y[outputs] = x[inputs] W^T + b, and zero for outputs that nobody reads."""
 
     is_compact = True
@@ -56,7 +57,7 @@ class CompactLinear(Unscriptable, nn.Linear):
         return spread(y, self.outputs, self.out_features, dim=-1)
 
 
-class CompactEmbedding(Unscriptable, nn.Embedding):
+class CompactEmbedding(Form, Unscriptable, nn.Embedding):
     """e(word)[components] = W[row of word], and zero for words and components that were removed.
 
     Words keep their ids: `rows` maps each of the V words to its row, or to -1. The gradient is that of nn.Embedding,

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gatewise.compact.plan import RecurrentPlan
+from gatewise.compact.shown import Showing
 from gatewise.layout import Cell, Squash, State, suffix
 from gatewise.nn import Recurrent
 from gatewise.nn.cells import SQUASHES
@@ -173,7 +174,7 @@ class CompactLayer(nn.Module):
         return tuple(spread(part, self.neurons, self.width, dim=1) for part in (h * self.neuron_scale, *rest))
 
 
-class CompactRecurrent(Recurrent):
+class CompactRecurrent(Showing, Recurrent):
     """A stack of compact layers with the call of `torch.nn`: original input and output widths, original states.
 
     Removed neurons are zeros in the output; between the layers of the stack only kept ones travel.
@@ -300,7 +301,7 @@ class CompactRecurrent(Recurrent):
 OPTIONS = "input_size hidden_size num_layers bias batch_first dropout bidirectional gate_activation".split()
 
 
-class CompactCell(SingleStep):
+class CompactCell(Showing, SingleStep):
     """A compact `nn.LSTMCell` or `nn.GRUCell`, with states in the original width."""
 
     is_compact = True
@@ -309,7 +310,7 @@ class CompactCell(SingleStep):
     def __init__(self, cell: Cell, layer: CompactLayer) -> None:
         super().__init__()
         self.cell, self.layer = cell, layer
-        self.input_size, self.hidden_size = layer.n_inputs, layer.width
+        self.input_size, self.hidden_size, self.bias = layer.n_inputs, layer.width, layer.bias is not None
 
     def deterministic(self, layer: int, direction: int) -> Weights:
         return self.layer.original(None)

@@ -92,7 +92,7 @@ def cut(
 def layers_of(graph: ReaderGraph) -> list[str]:
     """Names of all layers but those whose parameters forward() uses past them, in the original shape."""
     names = dict.fromkeys(block.module for block in graph.blocks.values())
-    return [name for name in names if name not in graph.raw_of]
+    return [name for name in names if name not in graph.kept_whole]
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from gatewise.layout import Cell, suffix
 from gatewise.nn.cells import GRU as GRU_CELL
 from gatewise.nn.cells import LSTM as LSTM_CELL
+from gatewise.nn.forms import stand_in
 from gatewise.nn.recurrence import Weights
 
 TORCH_CELLS: dict[type[nn.Module], Cell] = {
@@ -250,7 +251,8 @@ def broken_parameter(model: nn.Module) -> str | None:
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` is a child, with its hooks."""
+    """Put `new` wherever `old` is a child, as one of its class, with its hooks."""
+    stand_in(new, old)
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     flags = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
     # Without the last, torch would take none of the backward hooks for its own.

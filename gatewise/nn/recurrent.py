@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class Recurrent(Unscriptable, nn.Module):
         *,
         gate_activation: str = "sigmoid",
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         name = type(self).__name__
         if not isinstance(getattr(self, "cell", None), Cell):
             raise TypeError(
@@ -140,7 +141,15 @@ class Recurrent(Unscriptable, nn.Module):
         ]
         return ", ".join([str(self.input_size), str(self.hidden_size), *said])
 
-    # What RNNBase.flatten_parameters asks of a layer; with it cuDNN needs no copy of the weights.
+    # nn.RNNBase keeps lists of its parameters beside them; here they are made when somebody asks, as does its
+    # flatten_parameters(), with which cuDNN needs no copy of the weights.
+
+    __setattr__ = nn.Module.__setattr__
+    __setstate__ = nn.Module.__setstate__
+    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
 
     @property
     def mode(self) -> str:
@@ -155,13 +164,19 @@ class Recurrent(Unscriptable, nn.Module):
     def _flat_weights(self) -> list[Tensor]:
         return [getattr(self, name) for name in self._flat_weights_names]
 
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """As in torch, recurrence by recurrence."""
+        each = 4 if self.bias else 2
+        return [self._flat_weights[k : k + each] for k in range(0, len(self._flat_weights_names), each)]
+
     def flatten_parameters(self) -> None:
         """Lay the parameters out as one block, as cuDNN wants them; nothing happens elsewhere."""
         if self.cell.name in FUSED:
             nn.RNNBase.flatten_parameters(cast(nn.RNNBase, self))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Recurrent:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
         self.flatten_parameters()
         return self
 
@@ -184,6 +199,16 @@ class Recurrent(Unscriptable, nn.Module):
         *,
         mask: Tensor | None = None,  # bool, (T, B), or (B, T) with batch_first
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+        # torch.compile leaves it alone, as it does nn.LSTM: followed, every step would be compiled.
+        compiled = torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
+        return (self._uncompiled if compiled else self._called)(input, hx, mask)
+
+    # Asked for only then: it imports all of dynamo when it is called first.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _uncompiled(self, *given: Any) -> Any:
+        return self._called(*given)
+
+    def _called(self, input: Tensor | PackedSequence, hx: Any, mask: Tensor | None) -> Any:
         if isinstance(input, PackedSequence):
             if mask is not None:
                 raise ValueError(
@@ -203,7 +228,7 @@ class Recurrent(Unscriptable, nn.Module):
             packed, state = self._packed(real.pack(x), state, real.sizes, real.order, real.undo)
             output = real.pad(packed, state[0][-self.num_directions :], len(x))
         else:
-            output, state = self._sequence(x, state, None, None, mask)
+            output, state = self._run(x, state, None, None, mask)
         if not batched:
             return output.squeeze(1), self._answer(tuple(part.squeeze(1) for part in state))
         return (output.transpose(0, 1) if self.batch_first else output), self._answer(state)
@@ -214,19 +239,10 @@ class Recurrent(Unscriptable, nn.Module):
         """Packed sequences, the longest first, with states in the caller's order."""
         if order is not None:
             state = tuple(part.index_select(1, order) for part in state)
-        output, state = self._sequence(x, state, sizes, order, None)
+        output, state = self._run(x, state, sizes, order, None)
         if undo is not None:
             state = tuple(part.index_select(1, undo) for part in state)
         return output, state
-
-    def _sequence(self, *given: Any) -> tuple[Tensor, State]:
-        """`_run`, which torch.compile leaves alone, as it does nn.LSTM: followed, every step would be compiled."""
-        return self._run_uncompiled(*given) if torch.compiler.is_compiling() else self._run(*given)
-
-    # Asked for only then: it imports all of dynamo when it is called first.
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    def _run_uncompiled(self, *given: Any) -> tuple[Tensor, State]:
-        return self._run(*given)
 
     def _run(
         self, x: Tensor, state: State, sizes: Tensor | None, order: Tensor | None, mask: Tensor | None
@@ -379,13 +395,13 @@ def silence(state: State, weights: Weights) -> State:
     return state if z is None else (torch.where(z == 0, torch.zeros_like(state[0]), state[0]), *state[1:])
 
 
-class LSTM(Recurrent):
+class LSTM(Recurrent, nn.LSTM):  # type: ignore[misc]
     """`torch.nn.LSTM`, with a choice of gate activation."""
 
     cell = LSTM_CELL
 
 
-class GRU(Recurrent):
+class GRU(Recurrent, nn.GRU):  # type: ignore[misc]
     """`torch.nn.GRU`, with a choice of gate activation."""
 
     cell = GRU_CELL

@@ -17,6 +17,9 @@ class SingleStep(Unscriptable, nn.Module):
     input_size: int
     hidden_size: int
 
+    def __init__(self) -> None:
+        nn.Module.__init__(self)  # also where torch's class comes after this one
+
     def step(self, x: Tensor, state: State) -> State:  # (B, I), each (B, H)
         raise NotImplementedError
 

@@ -70,7 +70,7 @@ class Recorder(TorchFunctionMode):
         self.lenient = lenient  # what a program cannot say is Opaque, rather than refused
         self.opaque: list[Node] = []
         self.called: set[str] = set()  # layers
-        self.asked: set[str] = set()  # parameters of which forward() asks where they are, or the like
+        self.sized: set[str] = set()  # parameters of which forward() asks how large they are
         self.loops: list[Any] = []
         # What names meant before the last step of a loop, and after it.
         self.carried: list[tuple[Node, Node]] = []
@@ -104,7 +104,8 @@ class Recorder(TorchFunctionMode):
         if not any(isinstance(a, Recorded | Size) or id(a) in self.names for a in given):
             return func(*args, **kwargs)
         if name in ASKED and not any(isinstance(a, Recorded) for a in given):
-            self.asked |= {self.names[id(a)] for a in given if id(a) in self.names}
+            if name in SIZES:
+                self.sized |= {self.names[id(a)] for a in given if id(a) in self.names}
             return func(*args, **kwargs)
         try:
             return self.apply(name, args, kwargs)
@@ -269,8 +270,9 @@ class Recorder(TorchFunctionMode):
 ASKED = frozenset(
     "shape size dim ndim ndimension numel device dtype is_floating_point layout requires_grad is_cuda is_cpu grad_fn "
     "stride is_contiguous data_ptr is_leaf grad is_meta is_sparse is_quantized type names _version is_nested "
-    "is_mkldnn".split()
+    "is_mkldnn len _cudnn_rnn_flatten_weight".split()  # the last moves parameters to where cuDNN wants them
 )
+SIZES = frozenset("shape size numel stride len".split())
 # What has an answer that Python goes by, rather than a tensor.
 ANSWERED = ASKED | frozenset("len item tolist numpy bool int float index contains format repr data=".split())
 # What needs no shape, or knows better than others which one it must be.

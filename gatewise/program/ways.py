@@ -60,7 +60,7 @@ class Recording:
 
     program: Program
     called: frozenset[str] = frozenset()  # layers
-    asked: frozenset[str] = frozenset()  # parameters of which forward() asks where they are, or the like
+    sized: frozenset[str] = frozenset()  # parameters of which forward() asks how large they are
     stored: tuple[tuple[Node, str], ...] = ()  # what it left in a module, and where
     # What names meant before the last step of a loop, and after it.
     carried: tuple[tuple[Node, Node], ...] = ()
@@ -354,7 +354,7 @@ def run(model: nn.Module, way: Mapping[str, Any], assumed: Assumed, lenient: boo
         program = over_time(program)
     for node in program.nodes:
         node.kind = node.kind or FLOAT
-    seen = frozenset(recorder.called), frozenset(recorder.asked), left
+    seen = frozenset(recorder.called), frozenset(recorder.sized), left
     return Recording(program, *seen, tuple(recorder.carried), assumed.ranks)
 
 

@@ -50,6 +50,7 @@ def find_readers(model: nn.Module, readers: Stated | None = None) -> ReaderGraph
         merged(reads),
         exposed,
         frozenset(found.raw),
+        frozenset(found.sized),
         frozenset(found.outside),
         frozenset(memory),
         tuple(dict.fromkeys(found.handed)),

@@ -52,6 +52,7 @@ class ReaderGraph:
     reads: tuple[Read, ...]
     exposed: Mapping[str, str] = field(default_factory=dict)  # block -> why its readers are not all known
     raw: frozenset[str] = frozenset()  # parameters that forward() uses past the layer that owns them
+    sized: frozenset[str] = frozenset()  # parameters of Linear layers and embeddings whose size it asks for
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
     memory: frozenset[str] = frozenset()  # blocks whose c is seen inside forward(), whatever became of h
     handed: tuple[HandOver, ...] = ()
@@ -62,6 +63,11 @@ class ReaderGraph:
     def raw_of(self) -> dict[str, str]:
         """Module -> one of its parameters that forward() uses past it."""
         return {raw.rpartition(".")[0]: raw for raw in sorted(self.raw)}
+
+    @property
+    def kept_whole(self) -> dict[str, str]:
+        """The same, and those whose size it asks for: these modules stay in their original shape."""
+        return {name.rpartition(".")[0]: name for name in sorted(self.sized | self.raw)}
 
     def reads_of(self, block: str) -> list[Read]:
         return [read for read in self.reads if read.block == block]

@@ -29,6 +29,7 @@ class Found:
     reads: list[Read] = field(default_factory=list)
     exposed: dict[str, str] = field(default_factory=dict)  # block -> why something unknown sees it
     raw: set[str] = field(default_factory=set)  # parameters used past their layers
+    sized: set[str] = field(default_factory=set)  # parameters of which only the size is asked for
     outside: set[str] = field(default_factory=set)  # matrices that also read what carries no units
     memory: set[str] = field(default_factory=set)  # blocks whose cell state c something inside forward() sees
     handed: list[HandOver] = field(default_factory=list)  # states of one block that start another
@@ -92,10 +93,10 @@ class Follower:
         program = recording.program
         self.trails, self.condition = {}, assumed_ranks(recording.ranks)
         self.called |= {self.prefix + name for name in recording.called}
-        # A recurrent layer that is cut has other parameters: who asks for one by name would not find it.
-        asked = {self.prefix + name for name in recording.asked}
-        layers = {block.module for block in self.blocks if block.place is not None}
-        self.found.raw.update(name for name in asked if name.rpartition(".")[0] in layers)
+        # A recurrent layer that is cut shows its parameters as large as they were; others have smaller ones.
+        plain = {block.module for block in self.blocks if block.place is None}
+        sized = {self.prefix + name for name in recording.sized}
+        self.found.sized.update(name for name in sized if name.rpartition(".")[0] in plain)
         for node in program.nodes:
             self.trails[node] = self.visit(node)
         for before, after in recording.carried:

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from gatewise.compact import CompactRecurrent, compacted
 from gatewise.layout import State
+from gatewise.nn.forms import stand_in
 from gatewise.nn.lookup import replace_module
 from gatewise.runtime.bindings import Network, check_threads, native
 from gatewise.runtime.contents import Contents
@@ -35,7 +36,7 @@ def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
         if isinstance(module, CompactRecurrent):
             new = EngineRecurrent(module, threads, name).eval()
             if not name:
-                return new
+                return stand_in(new, fast)
             replace_module(fast, module, new)
     return fast
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gatewise.layout import Cell, State
 from gatewise.nn import Recurrent
 from gatewise.nn.assumptions import check_neuron_scale_folds
+from gatewise.nn.forms import Form
 from gatewise.nn.lookup import cell_of, ending, gate_activation_of, places_of
 from gatewise.nn.recurrence import Weights, scan
 from gatewise.nn.recurrent import silence
@@ -23,7 +24,7 @@ LOG_SIGMA = "_log_sigma"  # the standard deviation of parameter `p` lives beside
 UPDATES = "update_count"  # a buffer of the first layer: it travels with the model, and a count is no float to be cast
 
 
-class Posterior(nn.Module):
+class Posterior(Form):
     """Mixin: parameter p is the mean of a normal whose log standard deviation is the sibling `p_log_sigma`.
 
     training    w = m + sigma eps, one sample per mini-batch, or one per sequence for group variables
@@ -163,6 +164,7 @@ class VariationalLinear(Posterior, nn.Linear):
     linear_noise: str
     batch_dim: int
     weight_log_sigma: nn.Parameter
+    stands_for = nn.Linear
 
     @classmethod
     def convert(cls, dense: nn.Linear, linear_noise: str, batch_dim: int) -> VariationalLinear:
@@ -199,6 +201,7 @@ class VariationalEmbedding(Posterior, nn.Embedding):
     batch_dim: int
     word_scale: nn.Parameter | None
     word_scale_log_sigma: nn.Parameter
+    stands_for = nn.Embedding
 
     @classmethod
     def convert(cls, dense: nn.Embedding, batch_dim: int) -> VariationalEmbedding:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gatewise.layout import Cell, State
 from gatewise.nn import Recurrent
+from gatewise.nn.forms import Form
 from gatewise.nn.lookup import ending, places_of, replace_module
 from gatewise.nn.recurrence import Weights, scan
 from gatewise.nn.recurrent import silence
@@ -35,7 +36,7 @@ from gatewise.sparsify.ranks import check_not_wrapped
 from gatewise.sparsify.variational import Variational
 
 
-class Settled(nn.Module):
+class Settled(Form):
     """Mixin of recurrent layers: W and b are parameters, z_h is a fixed number for every neuron, if there is one."""
 
     cell: Cell
@@ -131,12 +132,12 @@ def settled(old: Posterior, values: list[NewParameter]) -> nn.Module:
     """The deterministic layer of a posterior; what its matrices will be joins `values`."""
     if isinstance(old, VariationalLinear):
         linear = nn.Linear(old.in_features, old.out_features, old.bias is not None, device="meta")
-        linear.bias = old.bias
+        linear.bias, linear.__class__ = old.bias, old.stands_for
         values.append(NewParameter(linear, "weight", old.weight, old.deterministic_weight(), False))
         return linear
     if isinstance(old, VariationalEmbedding):
         embedding = nn.Embedding(old.num_embeddings, old.embedding_dim, old.padding_idx, device="meta")
-        embedding.scale_grad_by_freq = old.scale_grad_by_freq
+        embedding.scale_grad_by_freq, embedding.__class__ = old.scale_grad_by_freq, old.stands_for
         weight, scale = old.deterministic_weight(), old.deterministic_word_scale()
         whole = weight if scale is None else weight * scale[:, None]
         values.append(NewParameter(embedding, "weight", old.weight, whole, scale is not None))

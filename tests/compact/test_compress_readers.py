@@ -172,9 +172,27 @@ def test_a_tied_component_goes_only_if_both_agree() -> None:
     assert loose.emb.components.tolist() == [2, 3]
 
 
-def test_asking_where_a_matrix_is_costs_nothing() -> None:
+def where(net: Any) -> Any:
+    return net.fc.weight.device
+
+
+def where_it_begins(net: Any) -> Any:
+    """The first state of many a public model is made by this line."""
+    like = net.rnn.weight_hh_l0
+    return torch.zeros(like.shape[1], device=like.device, dtype=like.dtype).device
+
+
+def in_one_block(net: Any) -> Any:
+    net.rnn.flatten_parameters()
+    return net.rnn.all_weights[0][0].device
+
+
+@pytest.mark.parametrize("asks", [where, where_it_begins, in_one_block])
+def test_asking_where_a_matrix_is_costs_nothing(asks: Callable[[Any], Any]) -> None:
+    """An LSTM whose parameters forward() asks for, or wants in one block, stayed as it was."""
+
     def forward(net: Any, x: Any) -> Any:
-        return net.fc(net.rnn(x.to(net.fc.weight.device))[0])
+        return net.fc(net.rnn(x.to(asks(net)))[0])
 
     model = unread(Net(forward, rnn=nn.LSTM(3, 4), fc=nn.Linear(4, 2)).eval())
     small = gw.compress(model)
@@ -182,16 +200,23 @@ def test_asking_where_a_matrix_is_costs_nothing() -> None:
     same(small, model, torch.randn(5, 2, 3))
 
 
-@pytest.mark.parametrize("use", [lambda w: w.sum(), lambda w: torch.ones(1, device=w.device)])
-def test_a_layer_whose_parameter_forward_uses_stays_and_is_named(use: Callable[[Any], Any]) -> None:
-    """A compact recurrent layer has no parameter of that name, not even to be asked where it is."""
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda net: net.rnn.weight_hh_l0.sum(), r"rnn .* uses rnn.weight_hh_l0 past the layer"),
+        (lambda net: net.fc.weight.shape[1], r"fc .* asks how large fc.weight is"),
+        (lambda net: len(net.fc.bias), r"fc .* asks how large fc.bias is"),
+    ],
+)
+def test_a_layer_whose_parameter_forward_uses_stays_and_is_named(
+    use: Callable[[Any], Any], said: str
+) -> None:
+    """Also where it asks only for the size, which a cut of a Linear layer changes."""
 
     def forward(net: Any, x: Any) -> Any:
-        return net.fc(net.rnn(x)[0]) + use(net.rnn.weight_hh_l0)
+        return net.fc(net.rnn(x)[0]) + use(net)
 
     model = unread(Net(forward, rnn=nn.LSTM(3, 4), fc=nn.Linear(4, 2)).eval())
-    with pytest.warns(
-        UserWarning, match=r"rnn stays as it is \(forward\(\) uses rnn.weight_hh_l0 past the layer"
-    ):
+    with pytest.warns(UserWarning, match=said.replace(" .* ", r" stays as it is \(forward\(\) ")):
         small = gw.compress(model)
     same(small, model, torch.randn(5, 2, 3))

@@ -186,4 +186,4 @@ def test_an_input_of_another_width_is_named() -> None:
     with pytest.raises(ValueError, match="input_size is 3, but the input's last dimension is 4"):
         model.rnn(torch.zeros(2, 4))
     assert model.rnn(torch.zeros(E)).shape == (H,)
-    assert repr(model.rnn) == "VariationalCell(GRU, 3, 5)"
+    assert repr(model.rnn) == "VariationalGRUCell(GRU, 3, 5)"

@@ -369,6 +369,8 @@ def kept_neurons(module: CompactRecurrent) -> Ints:
 def tied(model: nn.Module, module: Any) -> bool:
     """Whether an embedding and a linear layer share its matrix, which is then stored once, as both can read it."""
     sharing = {
-        type(other).__name__ for other in model.modules() if getattr(other, "weight", None) is module.weight
+        isinstance(other, nn.Embedding)
+        for other in model.modules()
+        if getattr(other, "weight", None) is module.weight
     }
     return len(sharing) > 1

@@ -21,6 +21,7 @@ from gatewise.export.saved.rebuild import build, check_values, read_layer
 from gatewise.export.saved.rebuild_compact import parts
 from gatewise.export.saved.schema import SchemaError, flag, listed, maybe, plain, record, table, text, whole
 from gatewise.export.saved.storage import Forms, blanks, decode, size
+from gatewise.nn.forms import form_of, stand_in
 
 ALWAYS = 2**27  # bytes that a file may ask for, however small it is
 # What torch, or a constructor, raises where sizes and names do not fit together.
@@ -149,9 +150,9 @@ def own_class(contents: Contents, file: Path) -> nn.Module:
 
 
 def same_kind(into: nn.Module, saved: nn.Module, file: Path) -> nn.Module:
-    if type(into) is not type(saved):
+    if form_of(into) is not form_of(saved):
         raise CheckpointError(
             f"{file}: holds a single {type(saved).__name__}, which cannot replace the insides of "
             f"{type(into).__name__}; call load() without into=."
         )
-    return saved
+    return stand_in(saved, into)

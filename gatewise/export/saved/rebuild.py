@@ -45,7 +45,8 @@ from gatewise.export.saved.schema import (
 from gatewise.layout import Cell
 from gatewise.nn import GRU, LSTM, Recurrent
 from gatewise.nn.cells import SQUASHES
-from gatewise.nn.lookup import SINGLE_STEP, cell_of, ending, places_of
+from gatewise.nn.forms import form_of, in_place_of
+from gatewise.nn.lookup import SINGLE_STEP, cell_of, ending, is_single_step, places_of
 from gatewise.sparsify.layers import (
     UPDATES,
     RecurrentPosterior,
@@ -62,7 +63,7 @@ POSTERIOR = ("noise", "snr_threshold")
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
     """Kind and constructor options of a gatewise layer; None for every other module."""
-    own = getattr(module, "saved_as", type(module))
+    own = getattr(module, "saved_as", form_of(module))
     for kind, of in KINDS.items():
         if own is of.layer:
             return {"kind": kind, **named(module, of.options)}
@@ -82,8 +83,8 @@ def named(module: nn.Module, options: tuple[str, ...] | list[str]) -> dict[str, 
         elif option == "layers":
             layers = module.layers if isinstance(module, CompactRecurrent) else [module.layer]
             said[option] = [{"width": layer.width, "n_inputs": layer.n_inputs} for layer in layers]  # type: ignore[union-attr]
-        elif option == "bias" and isinstance(module, nn.Linear | CompactCell):
-            said[option] = (module.layer if isinstance(module, CompactCell) else module).bias is not None
+        elif option == "bias" and isinstance(module, nn.Linear):
+            said[option] = module.bias is not None
         else:
             said[option] = getattr(module, option)
     return said
@@ -113,7 +114,11 @@ def build(fields: Fields, tensors: Tensors, old: nn.Module | None = None) -> nn.
     with torch.device("meta"):
         if fields["kind"] == "dense":
             return dense_layer(fields, tensors)
-        return KINDS[fields["kind"]].make(fields, tensors)
+        new = KINDS[fields["kind"]].make(fields, tensors)
+        if old is None and "dense" in fields:  # else it takes the place of `old`
+            step = SINGLE_STEP.get(fields["cell"], nn.Module)
+            new.__class__ = in_place_of(type(new), step if is_single_step(new) else fields["dense"])
+        return new
 
 
 def dense_layer(fields: Fields, tensors: Tensors) -> Recurrent:
