@@ -9,8 +9,10 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gatewise.nn.forms import Form
 from gatewise.nn.lookup import ending, is_single_step, places_of
@@ -24,19 +26,28 @@ class Shown(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if writes(func.__name__) and isinstance(args[0], Shown):
+        kwargs = kwargs or {}
+        if isinstance(args[0] if writes(func.__name__) else kwargs.get("out"), Shown):
             raise RuntimeError(
                 "A parameter that a compact layer shows in its original shape cannot be changed: it is made anew "
                 "whenever it is asked for. Change the parameters that the layer has, layer.named_parameters(), or those "
                 "of the model before compress()."
             )
         with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **(kwargs or {}))
-            shares = isinstance(result, Tensor) and any(
-                isinstance(a, Shown) and a.untyped_storage()._cdata == result.untyped_storage()._cdata
-                for a in args
-            )
-            return result.as_subclass(cls) if shares else result
+            result = func(*args, **kwargs)
+            memory = {storage(a) for a in args if isinstance(a, Shown)}
+            return tree_map(lambda part: unchanged(part, memory), result)
+
+
+def storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def unchanged(value: Any, memory: set[int]) -> Any:
+    """What has its numbers in one of these places, as something that nobody can write into."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value.as_subclass(Shown) if isinstance(value, Tensor) and storage(value) in memory else value
 
 
 def writes(name: str) -> bool:

@@ -52,7 +52,7 @@ class ReaderGraph:
     reads: tuple[Read, ...]
     exposed: Mapping[str, str] = field(default_factory=dict)  # block -> why its readers are not all known
     raw: frozenset[str] = frozenset()  # parameters that forward() uses past the layer that owns them
-    sized: frozenset[str] = frozenset()  # parameters of Linear layers and embeddings whose size it asks for
+    sized: frozenset[str] = frozenset()  # parameters whose size it asks for, which a cut changes
     outside: frozenset[str] = frozenset()  # matrices that also read, in some call, what carries no units
     memory: frozenset[str] = frozenset()  # blocks whose c is seen inside forward(), whatever became of h
     handed: tuple[HandOver, ...] = ()

@@ -93,10 +93,7 @@ class Follower:
         program = recording.program
         self.trails, self.condition = {}, assumed_ranks(recording.ranks)
         self.called |= {self.prefix + name for name in recording.called}
-        # A recurrent layer that is cut shows its parameters as large as they were; others have smaller ones.
-        plain = {block.module for block in self.blocks if block.place is None}
-        sized = {self.prefix + name for name in recording.sized}
-        self.found.sized.update(name for name in sized if name.rpartition(".")[0] in plain)
+        self.found.sized.update(self.prefix + name for name in recording.sized)
         for node in program.nodes:
             self.trails[node] = self.visit(node)
         for before, after in recording.carried:

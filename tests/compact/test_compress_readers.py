@@ -179,7 +179,7 @@ def where(net: Any) -> Any:
 def where_it_begins(net: Any) -> Any:
     """The first state of many a public model is made by this line."""
     like = net.rnn.weight_hh_l0
-    return torch.zeros(like.shape[1], device=like.device, dtype=like.dtype).device
+    return torch.zeros(4, device=like.device, dtype=like.dtype).device
 
 
 def in_one_block(net: Any) -> Any:
@@ -205,6 +205,7 @@ def test_asking_where_a_matrix_is_costs_nothing(asks: Callable[[Any], Any]) -> N
     [
         (lambda net: net.rnn.weight_hh_l0.sum(), r"rnn .* uses rnn.weight_hh_l0 past the layer"),
         (lambda net: net.fc.weight.shape[1], r"fc .* asks how large fc.weight is"),
+        (lambda net: next(net.rnn.parameters()).size(1), r"rnn .* asks how large rnn.weight_ih_l0 is"),
         (lambda net: len(net.fc.bias), r"fc .* asks how large fc.bias is"),
     ],
 )
