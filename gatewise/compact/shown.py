@@ -30,8 +30,8 @@ class Shown(Tensor):
         if isinstance(args[0] if writes(func.__name__) else kwargs.get("out"), Shown):
             raise RuntimeError(
                 "A parameter that a compact layer shows in its original shape cannot be changed: it is made anew "
-                "whenever it is asked for. Change the parameters that the layer has, layer.named_parameters(), or those "
-                "of the model before compress()."
+                "whenever it is asked for. Change those that the layer has, layer.named_parameters(), or those of "
+                "the model before compress()."
             )
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)

@@ -27,6 +27,8 @@ from gatewise.nn.recurrence import (
 )
 from gatewise.nn.scripting import Unscriptable
 
+Answer = tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]  # y, and the last state
+
 
 class Recurrent(Unscriptable, nn.Module):
     """h_t, state_t = step(x_t, state_{t-1}), for every layer and direction; the cell says what a step is.
@@ -176,7 +178,7 @@ class Recurrent(Unscriptable, nn.Module):
             nn.RNNBase.flatten_parameters(cast(nn.RNNBase, self))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Recurrent:
-        nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
+        nn.Module._apply(self, fn, recurse)
         self.flatten_parameters()
         return self
 
@@ -198,17 +200,18 @@ class Recurrent(Unscriptable, nn.Module):
         hx: Tensor | tuple[Tensor, ...] | None = None,
         *,
         mask: Tensor | None = None,  # bool, (T, B), or (B, T) with batch_first
-    ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+    ) -> Answer:
         # torch.compile leaves it alone, as it does nn.LSTM: followed, every step would be compiled.
         compiled = torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
-        return (self._uncompiled if compiled else self._called)(input, hx, mask)
+        answer: Answer = (self._uncompiled if compiled else self._called)(input, hx, mask)
+        return answer
 
     # Asked for only then: it imports all of dynamo when it is called first.
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _uncompiled(self, *given: Any) -> Any:
         return self._called(*given)
 
-    def _called(self, input: Tensor | PackedSequence, hx: Any, mask: Tensor | None) -> Any:
+    def _called(self, input: Tensor | PackedSequence, hx: Any, mask: Tensor | None) -> Answer:
         if isinstance(input, PackedSequence):
             if mask is not None:
                 raise ValueError(
@@ -395,13 +398,13 @@ def silence(state: State, weights: Weights) -> State:
     return state if z is None else (torch.where(z == 0, torch.zeros_like(state[0]), state[0]), *state[1:])
 
 
-class LSTM(Recurrent, nn.LSTM):  # type: ignore[misc]
+class LSTM(Recurrent, nn.LSTM):  # type: ignore[misc, override]
     """`torch.nn.LSTM`, with a choice of gate activation."""
 
     cell = LSTM_CELL
 
 
-class GRU(Recurrent, nn.GRU):  # type: ignore[misc]
+class GRU(Recurrent, nn.GRU):  # type: ignore[misc, override]
     """`torch.nn.GRU`, with a choice of gate activation."""
 
     cell = GRU_CELL

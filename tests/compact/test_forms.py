@@ -1,4 +1,4 @@
-"""What takes the place of a layer: of its class, with its attributes, and with no parameter that only seems to be one."""
+"""What takes the place of a layer: of its class, with its attributes, and with parameters that can only be read."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def number(value: Any) -> float:
     """What an answer is made of, whatever it is."""
     if isinstance(value, Tensor):
         return float(value.numel() + value.shape[-1] + len(str(value.dtype)) + len(value.device.type))
-    return float(value if isinstance(value, int | float) else len(str(value)) if isinstance(value, str) else 1)
+    return float(
+        value if isinstance(value, int | float) else len(str(value)) if isinstance(value, str) else 1
+    )
 
 
 def is_a(kind: type[nn.Module], net: Any) -> bool:
@@ -187,7 +189,13 @@ def test_idioms_that_ask_about_a_layer(
         model = pruned(kind, question)
         expected = number(QUESTIONS[question](model))
         small = gw.compress(model)
-        forms = [variational(model), settled(model), small, gw.compress(variational(model)), gw.compress(small)]
+        forms = [
+            variational(model),
+            settled(model),
+            small,
+            gw.compress(variational(model)),
+            gw.compress(small),
+        ]
         for form in [*forms, pickle.loads(pickle.dumps(small)), saved(small), copy.deepcopy(small)]:
             assert number(QUESTIONS[question](form)) == expected, (kind, question, form)
         with torch.no_grad():
