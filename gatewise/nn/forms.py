@@ -16,7 +16,9 @@ from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 Layer = TypeVar("Layer", bound=nn.Module)
-MADE: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}  # a class for a form and another class
+MADE: dict[
+    tuple[type[nn.Module], type[nn.Module]], type[nn.Module]
+] = {}  # a class for a form and another class
 
 
 class Form(nn.Module):
