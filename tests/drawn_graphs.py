@@ -270,7 +270,7 @@ def draw_move(draw: Any, graph: Graph, values: list[Any], causal: bool) -> Move 
         return Move(kind, (x, z := draw(st.sampled_from(sequences))), None, width + values[z][0])
     if kind == "function":
         return Move(kind, (x,), draw(st.sampled_from(sorted(FUNCTIONS))), width)
-    if kind in ("pool", "attend"):
+    if kind == "pool" or (kind == "attend" and not causal):
         return Move(kind, (x,), draw(st.sampled_from(sorted(POOLS))), width, sequence=False)
     if kind in ("gain", "layer_norm", "batch_norm", "shift", "cumsum"):
         return Move(kind, (x,), None, width)

@@ -286,7 +286,7 @@ class Reduce(Operation, streams="yes: sum, mean, max, min over time with a runni
         return self.function in ("sum", "mean", "max", "min", "any", "norm", "median")
 
 
-class Softmax(Operation, streams="yes, over channels; over time where a weighted sum follows"):
+class Softmax(Operation, streams="yes, over channels"):
     """exp(x) / sum exp(x) along an axis, or its logarithm."""
 
     axis: int

@@ -1,9 +1,7 @@
 """How nodes run on sequences that arrive in pieces: what each remembers, and what it makes of it.
 
-running sums     a' = a + a(piece), means and maxima alike
-softmax of time  w(piece) = exp(s - m') / l'    with the running maximum m and sum l; what was summed with earlier
-                 weights is to be multiplied by l exp(m - m') / l'
-looking back     the last entries of the piece before stand in front of this one
+running sums    a' = a + a(piece), means and maxima alike
+looking back    the last entries of the piece before stand in front of this one
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ def sliced_on(node: Node) -> Run:
     return run
 
 
-def reduced_so_far(node: Node, weights: Node | None, axis: int) -> Run:
+def reduced_so_far(node: Node, axis: int) -> Run:
     op = node.op
     assert isinstance(op, ops.Reduce)
 
@@ -76,65 +74,23 @@ def reduced_so_far(node: Node, weights: Node | None, axis: int) -> Run:
         elif op.function == "mean":
             steps = inputs[0].shape[axis]
             answer = before + (piece - before) * np.float32(steps / (call.offset + steps))
-        elif weights is None:
-            answer = JOINED[op.function](before, piece)
         else:
-            factor = call.factors[weights]
-            answer = piece + scaled(before, factor if op.keep else np.squeeze(factor, axis))
+            answer = JOINED[op.function](before, piece)
         call.after[node] = answer.copy()
         return answer
 
     return run
 
 
-def summed_product(node: Node, weights: Node | None) -> Run:
+def summed_product(node: Node) -> Run:
     def run(inputs: list[Array], call: Call) -> Array:
         answer, before = computed(node, inputs, call.letters), call.before.get(node)
         if before is not None:
-            answer = answer + (before if weights is None else scaled(before, call.factors[weights]))
+            answer = answer + before
         call.after[node] = answer.copy()
         return answer
 
     return run
-
-
-def weighed_so_far(node: Node) -> Run:
-    op = node.op
-    assert isinstance(op, ops.Softmax)
-
-    def run(inputs: list[Array], call: Call) -> Array:
-        scores = inputs[0]
-        highest = scores.max(axis=op.axis, keepdims=True)
-        before, total = call.before.get(node, (np.full_like(highest, -np.inf), np.zeros_like(highest)))
-        top = np.maximum(highest, before)
-        level = np.where(np.isinf(top) & (top < 0), 0, top)  # nothing but -inf so far
-        weights = np.exp(scores - level)
-        earlier = total * np.exp(before - level)
-        total = earlier + weights.sum(axis=op.axis, keepdims=True)
-        call.after[node] = (top, total)
-        call.factors[node] = earlier / np.where(total == 0, 1, total)
-        answer: Array = weights / total
-        return answer
-
-    return run
-
-
-def weights_passed(node: Node, source: Node, time: str) -> Run:
-    def run(inputs: list[Array], call: Call) -> Array:
-        factor = call.factors[source]
-        if isinstance(node.op, ops.Combine):
-            call.factors[node] = factor.reshape((1,) * (node.rank - factor.ndim) + factor.shape)
-        else:
-            call.factors[node] = computed(node, [factor], call.letters | {time: 1})
-        return computed(node, inputs, call.letters)
-
-    return run
-
-
-def scaled(before: Array, factor: Array) -> Array:
-    """What was summed with weights that are now smaller; where none is left, not even NaN."""
-    answer: Array = np.where(factor == 0, 0, before * factor)
-    return answer.astype(before.dtype, copy=False)
 
 
 def cumulated_on(node: Node) -> Run:

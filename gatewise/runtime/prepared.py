@@ -33,7 +33,6 @@ class Call:
     before: dict[Node, Any] = field(default_factory=dict)
     after: dict[Node, Any] = field(default_factory=dict)
     offset: int = 0  # steps of the pieces before
-    factors: dict[Node, Array] = field(default_factory=dict)  # see runtime/pieces.py
 
 
 Run = Callable[[list[Array], Call], Array]

@@ -1,8 +1,7 @@
 """Which programs run on sequences that arrive in pieces, and why others do not.
 
-Every value flows in one of four ways: it is the same in all pieces (fixed), has an entry for every step (moving),
-sums up the steps so far (ending), or weighs steps against each other (weights: a softmax over time, which only a
-weighted sum may read). A node that would need steps to come makes the program one for whole sequences.
+Every value flows in one of three ways: it is the same in all pieces (fixed), has an entry for every step (moving), or
+sums up the steps so far (ending). A node that would need steps to come makes the program one for whole sequences.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from gatewise.program.sizes import Size, letter
 from gatewise.runtime import pieces
 from gatewise.runtime.prepared import Run
 
-FIXED, MOVING, ENDING, WEIGHTS = "fixed", "moving", "ending", "weights"
+FIXED, MOVING, ENDING = "fixed", "moving", "ending"
 TO_COME = "every answer depends on steps to come"
 RUNNING = frozenset("sum mean max min any all prod logsumexp".split())
-KEEPS_WEIGHTS = (ops.Reshape, ops.Permute, ops.Expand, ops.Combine)
 
 
 @dataclass(frozen=True)
@@ -103,15 +101,12 @@ class Walk:
         self.remembering.add(node)
 
     def check_answer(self, node: Node) -> None:
-        flow = self.flows[node]
-        if flow.kind == WEIGHTS:
-            raise self.whole(node, f"it returns a softmax over time: {TO_COME}")
-        if not flow.plain:
+        if not self.flows[node].plain:
             raise self.whole(node, "it returns more steps than it was given")
 
     # What follows from shapes.
 
-    def own(self, node: Node, kind: str = MOVING) -> Flow:
+    def own(self, node: Node) -> Flow:
         """The flow of a node with a time axis, from its shape."""
         axes = [k for k, size in enumerate(node.shape) if self.time in letters_of(size)]
         if len(axes) != 1:
@@ -122,11 +117,11 @@ class Walk:
         size, before = node.shape[axis], str(product(node.shape[:axis]))
         rest = size - letter(self.time)
         if not isinstance(rest, Size) and rest >= 0:
-            return Flow(kind, axis, int(rest), 0, before)
+            return Flow(MOVING, axis, int(rest), 0, before)
         sources = [self.flows[source] for source in node.inputs]
         rows = next((flow for flow in sources if flow.kind == MOVING), None)
         if str(size) == self.rows and rows is not None and rows.plain:
-            return Flow(kind, axis, 0, 0, rows.before)
+            return Flow(MOVING, axis, 0, 0, rows.before)
         raise self.whole(node, f"it makes {size} entries of {self.time} steps")
 
     def kinds(self, node: Node) -> set[str]:
@@ -136,32 +131,19 @@ class Walk:
         """A node that treats every step like every other."""
         kinds = self.kinds(node)
         has_time = any(self.time in letters_of(size) for size in node.shape)
-        if ENDING in kinds and (has_time or kinds & {MOVING, WEIGHTS}):
+        if ENDING in kinds and (has_time or MOVING in kinds):
             raise self.whole(node, TO_COME)
         if ENDING in kinds:
             return Flow(ENDING)
         if not has_time:
-            if kinds & {MOVING, WEIGHTS}:
+            if MOVING in kinds:
                 raise self.whole(node, "it needs all steps at once")
             return Flow(FIXED)
-        flow = self.own(node, WEIGHTS if WEIGHTS in kinds else MOVING)
-        if WEIGHTS in kinds:
-            self.weighted(node)
+        flow = self.own(node)
         ahead = max((self.flows[source].ahead for source in node.inputs), default=0)
         if ahead and not isinstance(node.op, ops.Map):
             raise self.whole(node, "it reads behind the last step")
         return replace(flow, ahead=ahead, earlier=flow.earlier - ahead)
-
-    def weighted(self, node: Node) -> None:
-        """A product with weights is one with what they still lack: a factor for all pieces before."""
-        op = node.op
-        linear = not isinstance(op, ops.Combine) or (
-            op.function == "mul" or (op.function == "div" and self.flows[node.inputs[1]].kind != WEIGHTS)
-        )
-        (source, *others) = [s for s in node.inputs if self.flows[s].kind == WEIGHTS]
-        if not isinstance(op, KEEPS_WEIGHTS) or not linear or others:
-            raise self.whole(node, f"it reads a softmax over time: {TO_COME}")
-        self.special[node] = pieces.weights_passed(node, source, self.time)
 
     def steps_of(self, node: Node, source: Node, what: str) -> Flow:
         """An input that must be moving, with nothing besides its own steps."""
@@ -221,7 +203,7 @@ class Walk:
         op, (x, *rest) = node.op, node.inputs
         assert isinstance(op, ops.Convolve)
         flow = self.flows[x]
-        if any(self.flows[r].kind in (MOVING, WEIGHTS) for r in rest):
+        if any(self.flows[r].kind == MOVING for r in rest):
             raise self.whole(node, "the weights of a convolution have an entry for every step")
         if flow.kind != MOVING or any(self.flows[r].kind != FIXED for r in rest):
             return self.passed(node)
@@ -241,9 +223,9 @@ class Walk:
     def pad(self, node: Node) -> Flow:
         op, flow = node.op, self.flows[node.inputs[0]]
         assert isinstance(op, ops.Pad)
-        if flow.kind not in (MOVING, WEIGHTS) or flow.axis != op.axis:
+        if flow.kind != MOVING or flow.axis != op.axis:
             return self.passed(node)
-        if flow.kind == WEIGHTS or op.after or not flow.plain or isinstance(op.before, Size):
+        if op.after or not flow.plain or isinstance(op.before, Size):
             raise self.whole(node, "steps are put behind the last one")
         self.remember(node, pieces.padded_once(node))
         return self.own(node)
@@ -257,11 +239,11 @@ class Walk:
                 raise self.whole(node, "it takes the last positions")
             self.special[node] = pieces.sliced_on(node)
             return self.own(node)
-        if flow.kind not in (MOVING, WEIGHTS) or flow.axis != op.axis:
+        if flow.kind != MOVING or flow.axis != op.axis:
             if any(self.time in letters_of(n) for n in (op.start, op.stop)):
                 raise self.whole(node, "it computes with the number of steps")
             return self.passed(node)
-        if flow.kind == WEIGHTS or op.step != 1:
+        if op.step != 1:
             raise self.whole(node, "it takes some of the steps")
         if not flow.ahead and str(op.stop) == str(size) and str(op.start) == str(size - 1):
             return Flow(ENDING)
@@ -274,9 +256,7 @@ class Walk:
 
     def along(self, node: Node, axes: tuple[int, ...], why: str) -> Flow:
         """A node that looks along axes, of which time must not be one."""
-        flow = next(
-            (f for f in map(self.flows.__getitem__, node.inputs) if f.kind in (MOVING, WEIGHTS)), None
-        )
+        flow = next((f for f in map(self.flows.__getitem__, node.inputs) if f.kind == MOVING), None)
         if flow is not None and flow.axis in axes:
             raise self.whole(node, why)
         return self.passed(node)
@@ -287,13 +267,11 @@ class Walk:
         if flow.axis is None or flow.axis not in op.axes:
             return self.passed(node)
         self.steps_of(node, node.inputs[0], "it sums up")
-        weights = flow.kind == WEIGHTS
-        if op.function not in RUNNING or (weights and (op.function != "sum" or len(op.axes) > 1)):
+        if op.function not in RUNNING:
             raise self.whole(node, f"{op.function}() over time needs all steps at once")
         if str(node.inputs[0].shape[flow.axis]) != self.time:
             raise self.whole(node, "it sums up sequences and steps together")
-        source = node.inputs[0] if weights else None
-        self.remember(node, pieces.reduced_so_far(node, source, flow.axis))
+        self.remember(node, pieces.reduced_so_far(node, flow.axis))
         return Flow(ENDING)
 
     def softmax(self, node: Node) -> Flow:
@@ -301,11 +279,7 @@ class Walk:
         assert isinstance(op, ops.Softmax)
         if flow.kind != MOVING or flow.axis != op.axis:
             return self.passed(node)
-        self.steps_of(node, node.inputs[0], "it weighs")
-        if op.log:
-            raise self.whole(node, f"it is a softmax over time: {TO_COME}")
-        self.remember(node, pieces.weighed_so_far(node))
-        return self.own(node, WEIGHTS)
+        raise self.whole(node, f"it is a softmax over time: {TO_COME}")
 
     def cumulate(self, node: Node) -> Flow:
         flow = self.flows[node.inputs[0]]
@@ -325,10 +299,9 @@ class Walk:
         )
         if not contracted:
             return self.passed(node)
-        weights = [s for s in (a, b) if self.flows[s].kind == WEIGHTS]
-        if len(weights) > 1 or not (self.flows[a].plain and self.flows[b].plain):
+        if not (self.flows[a].plain and self.flows[b].plain):
             raise self.whole(node, "it multiplies all steps with each other")
-        self.remember(node, pieces.summed_product(node, weights[0] if weights else None))
+        self.remember(node, pieces.summed_product(node))
         return Flow(ENDING)
 
 
@@ -352,7 +325,7 @@ def layer_norm(walk: Walk, node: Node) -> Flow:
 
 def reshape(walk: Walk, node: Node) -> Flow:
     source, flow = walk.flows[node.inputs[0]], walk.passed(node)
-    if flow.kind in (MOVING, WEIGHTS) and source.kind == flow.kind and flow.before != source.before:
+    if flow.kind == source.kind == MOVING and flow.before != source.before:
         raise walk.whole(node, "it mixes steps with channels")
     return flow
 

@@ -193,12 +193,6 @@ def remembered(m: Any, x: Tensor) -> dict[str, Tensor]:
         "both": out.sum((1, 2)),
     }
     found |= {"product": out.transpose(1, 2) @ x, "cumulated": x.cumsum(1), "steps": x.sum(1) / x.size(1)}
-    weights = m.score(out).softmax(1)
-    found |= {
-        "pooled": (weights * out).sum(1),
-        "heads": out.softmax(1).transpose(1, 2) @ x,
-        "halves": (weights / 2).sum(1),
-    }
     found |= {
         "shifted": F.pad(x, (0, 0, 2, 0))[:, :-2],
         "numbers": torch.arange(x.size(1)) * x[..., 0],
@@ -217,7 +211,6 @@ def test_pieces(block: int, kernels: list[Path], tmp_path: Path) -> None:
     torch.manual_seed(1)
     layers = {
         "rnn": nn.GRU(4, 4, batch_first=True),
-        "score": nn.Linear(4, 1),
         "wide": nn.Conv1d(4, 2, 3, padding=2),
     }
     model = Model(remembered, causal=nn.Conv1d(4, 3, 3, dilation=2), **layers).eval()

@@ -171,13 +171,22 @@ def test_what_cannot_be_written_is_refused_with_its_line(tmp_path: Path) -> None
         "shifted by one",
         "positions",
         "masked mean",
-        "attention pooling",
     ],
 )
 def test_what_a_stream_remembers(name: str, kernels: list[Path], tmp_path: Path) -> None:
-    """Windows that look back, running means, numbers of steps and attention go on from piece to piece."""
+    """Windows that look back, running means and numbers of steps go on from piece to piece."""
     model, inputs = EVERYDAY[name]()
     assert CompiledProgram(gw.compress(model), tmp_path, kernels, inputs).streams
+
+
+def test_a_softmax_over_time_is_whole(tmp_path: Path) -> None:
+    """Weights of steps so far are other ones with every step, so no piece has those that a second layer reads."""
+    torch.manual_seed(0)
+    layers = {"rnn": nn.GRU(4, 4, batch_first=True), "above": nn.GRU(4, 3, batch_first=True)}
+    model = Net(lambda m, x: m.above(x * m.rnn(x)[0].softmax(1))[0], **layers).eval()
+    gw.export.to_c(model, tmp_path / "m")
+    assert "_STREAMS 0" in (tmp_path / "m" / "model.h").read_text()
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
 
 
 class Letters(nn.Module):

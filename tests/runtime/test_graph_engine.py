@@ -23,6 +23,9 @@ CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 # Everyday models that run on whole sequences only, with a part of the reason.
 WHOLE = {
     "additive attention": "both directions",
+    "attention pooling": "softmax over time",
+    "masked attention": "softmax over time",
+    "by einsum": "softmax over time",
     "attention by state": "depends on steps to come",
     "attention between": "several sequences",
     "self attention": "compares steps with each other",

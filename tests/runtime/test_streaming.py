@@ -25,17 +25,6 @@ def positions(x: Tensor) -> Tensor:
     return torch.arange(x.size(1)).view(1, -1, 1)
 
 
-def attention(values: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Scores that rise from step to step, so that the weights of earlier ones shrink."""
-
-    def rule(m: Any, x: Tensor) -> Tensor:
-        out, _ = m.rnn(x)
-        weights = torch.softmax(out.sum(-1) + 3.0 * positions(x).squeeze(-1), dim=1)
-        return torch.bmm(weights.unsqueeze(1), values(out)).squeeze(1)
-
-    return rule
-
-
 STREAMS: dict[str, Callable[[Any, Tensor], Any]] = {
     "mean by hand": lambda m, x: m.rnn(x)[0].sum(1) / x.size(1),
     "mean of everything": lambda m, x: m.rnn(x)[0].mean((1, 2)),
@@ -55,12 +44,7 @@ STREAMS: dict[str, Callable[[Any, Tensor], Any]] = {
     "two convolutions": lambda m, x: m.rnn(m.conv(m.conv(x.mT)[:, :, :-2])[:, :, :-2].transpose(1, 2))[0],
     "running sum": lambda m, x: m.rnn(x)[0].cumsum(1),
     "rows": lambda m, x: m.rnn(torch.tanh(x.reshape(-1, 4)).view(x.shape))[0],
-    "attention": attention(lambda out: out),
-    "attention to squares": attention(lambda out: out * out),
-    "heads": lambda m, x: (m.rnn(x)[0].unflatten(-1, (2, 2)).softmax(1) * x.unflatten(-1, (2, 2))).sum(1),
     "outer products": lambda m, x: m.rnn(x)[0].transpose(1, 2) @ x,
-    "attention from the second step on": lambda m, x: (
-        m.rnn(x)[0].masked_fill(positions(x) % 2 == 0, float("-inf")).softmax(1) * x).sum(1),
     "last two layers' states": lambda m, x: torch.cat(list(m.deep(x)[1]), -1),
 }  # fmt: skip
 
@@ -70,7 +54,9 @@ WHOLE: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "centred": (lambda m, x: m.rnn(x)[0] - m.rnn(x)[0].mean(1, keepdim=True), "steps to come"),
     "softmax over time": (lambda m, x: m.rnn(x)[0].softmax(1), "softmax over time"),
     "logs of weights": (lambda m, x: (m.rnn(x)[0].log_softmax(1) * x).sum(1), "softmax over time"),
-    "weights squared": (lambda m, x: (m.rnn(x)[0].softmax(1) ** 2 * x).sum(1), "softmax over time"),
+    "weighted sum": (lambda m, x: (m.rnn(x)[0].softmax(1) * x).sum(1), "softmax over time"),
+    "weighted product": (lambda m, x: m.rnn(x)[0].softmax(1).transpose(1, 2) @ x, "softmax over time"),
+    "a layer reads weighted steps": (lambda m, x: m.rnn(x * m.rnn(x)[0].softmax(1))[0], "softmax over time"),
     "first step": (lambda m, x: m.rnn(x)[0][:, 0], "some of the steps"),
     "every other step": (lambda m, x: m.rnn(x)[0][:, ::2], "some of the steps"),
     "last two steps": (lambda m, x: m.rnn(x)[0][:, -2:], "some of the steps"),

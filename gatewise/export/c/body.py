@@ -40,7 +40,6 @@ class Body:
     checks: dict[str, int] = field(
         default_factory=dict
     )  # arguments of word ids, and how many words there are
-    running: dict[Node, tuple[Value, Value]] = field(default_factory=dict)  # of weights: factors and sums
     direct: dict[Node, Value] = field(
         default_factory=dict
     )  # answers that are computed where the caller wants them

@@ -13,7 +13,6 @@ from gatewise.export.c.values import (
     Leaf,
     Value,
     copied,
-    expanded,
     indented,
     nest,
     number,
@@ -104,8 +103,6 @@ def extent(body: Body, op: ops.Extent, node: Node, given: list[Value]) -> Value:
 
 
 def reduce(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> Value:
-    if any(source in body.running for source in node.inputs):
-        return weighted_sum(body, op, node, given)
     if op.function in ("sum", "mean"):
         return running_mean(body, op, node, given)
     helper, joint = JOINED[op.function]
@@ -115,8 +112,6 @@ def reduce(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> Value:
 
 
 def matmul(body: Body, op: ops.Matmul, node: Node, given: list[Value]) -> Value:
-    if any(source in body.running for source in node.inputs):
-        return weighted_sum(body, op, node, given)
     return joined(body, along.matmul(body, op, node, given), "{0} + {1}")
 
 
@@ -159,63 +154,6 @@ def running_mean(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> 
     return shaped
 
 
-# A softmax over the steps, and the sum of what it weighs:
-#
-#     e_t = exp(x_t - top)     top' = max(top, x_t)     sum' = sum * factor + e_t     factor = exp(top - top')
-#
-# Sums so far are multiplied by the factor, and divided by the sum when they are read.
-
-
-def softmax(body: Body, op: ops.Softmax, node: Node, given: list[Value]) -> Value:
-    made = body.fresh(given[0])
-    before, behind = made.shape[: op.axis], made.shape[op.axis + 1 :]
-    rows = (*before, 1, *behind)
-    top, total = (stored(body.remembered(product(rows)), rows, FLOAT) for _ in range(2))
-    factor = body.room(rows)
-    sizes = ", ".join(in_c(size) for size in (product(before), made.shape[op.axis], product(behind)))
-    places = ", ".join(value.leaves[0].base for value in (made, top, total, factor))
-    body.say(f"{body.call('go_on_softmax')}(m->begun, {sizes}, {places});")
-    body.running[node] = (factor, total)
-    return made
-
-
-def weighing(body: Body, op: ops.Operation, node: Node, given: list[Value]) -> Value:
-    """Weights that are moved or multiplied; their factors and sums go along."""
-    shape = tuple(1 if letters_of(size) else size for size in shape_of(node))
-    source = next(source for source in node.inputs if source in body.running)
-    moved: list[Value] = []
-    for value in body.running[source]:
-        if isinstance(op, ops.Permute):
-            moved.append(permuted(value, op.order))
-        else:
-            found = reshaped(value, shape) if isinstance(op, ops.Reshape) else expanded(value, shape)
-            assert found is not None
-            moved.append(found)
-    body.running[node] = (moved[0], moved[1])
-    return operations.WRITE[type(op)](body, op, node, given)
-
-
-def weighted_sum(body: Body, op: ops.Reduce | ops.Matmul, node: Node, given: list[Value]) -> Value:
-    shape = shape_of(node)
-    here = along.WRITE[type(op)](body, op, node, given)
-    source = next(source for source in node.inputs if source in body.running)
-    if isinstance(op, ops.Reduce):
-        without = tuple(1 if letters_of(size) else size for size in shape_of(source))
-        pair = [reshaped(expanded(value, without), shape) for value in body.running[source]]
-    else:
-        pair = [expanded(value, shape) for value in body.running[source]]
-    factor, total = pair
-    assert factor is not None
-    assert total is not None
-    so_far = stored(body.remembered(product(shape)), shape, FLOAT)
-    body.say(*at_first(copied(so_far, number("0", shape, FLOAT))))
-    parts = [so_far, factor, here]
-    body.say(
-        *copied(so_far, operations.composed(body, parts, shape, FLOAT, lambda r: f"{r[0]} * {r[1]} + {r[2]}"))
-    )
-    return operations.composed(body, [so_far, total], shape, FLOAT, lambda r: f"({r[0]} / {r[1]})")
-
-
 WRITE: dict[type[ops.Operation], Write] = {
     ops.Count: count,
     ops.Extent: extent,
@@ -225,9 +163,4 @@ WRITE: dict[type[ops.Operation], Write] = {
     ops.Cumulate: cumulate,
     ops.Reduce: reduce,
     ops.Matmul: matmul,
-    ops.Softmax: softmax,
-    ops.Reshape: weighing,
-    ops.Permute: weighing,
-    ops.Expand: weighing,
-    ops.Combine: weighing,
 }

@@ -101,22 +101,6 @@ static void softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
         }
 }
 """,
-    "go_on_softmax": """\
-/* exp(y - top) along the middle one of three axes, in place, with the top and the sum of all pieces so far; sums that
- * were made with the top before are to be multiplied by the factor. */
-static void go_on_softmax(int begun, int32_t outer, int32_t n, int32_t inner, float *y, float *tops, float *sums,
-                          float *factors) {
-    for (int32_t o = 0; o < outer; o++)
-        for (int32_t i = 0; i < inner; i++, tops++, sums++, factors++) {
-            float *x = y + o * n * inner + i, top = begun ? *tops : x[0], sum = 0;
-            for (int32_t j = 0; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
-            for (int32_t j = 0; j < n; j++) sum += x[j * inner] = x[j * inner] == top ? 1 : expf(x[j * inner] - top);
-            *factors = !begun ? 0 : *tops == top ? 1 : expf(*tops - top);
-            *sums = begun ? *sums * *factors + sum : sum;
-            *tops = top;
-        }
-}
-""",
     "log_softmax": """\
 /* y - log sum exp(y) along the middle one of three axes, in place. */
 static void log_softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
