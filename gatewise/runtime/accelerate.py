@@ -15,7 +15,6 @@ from gatewise.layout import State
 from gatewise.nn.forms import stand_in
 from gatewise.nn.lookup import replace_module
 from gatewise.runtime.bindings import Network, check_threads, native
-from gatewise.runtime.contents import Contents
 from gatewise.runtime.narrow import Level, Narrower, check_cpu_float32
 from gatewise.runtime.stages import arrange
 
@@ -41,15 +40,15 @@ def accelerate(model: nn.Module, *, threads: int = 1) -> nn.Module:
     return fast
 
 
-BUILT = ("network", "columns", "read")
+BUILT = ("network", "columns", "read", "read_at")
 
 
 class EngineRecurrent(CompactRecurrent):
     """A compact stack whose sequences run in C; states and outputs as `CompactRecurrent` has them.
 
-    The kernels read a copy of the weights. It is made again when a parameter is replaced or changed, also through
-    `.data` or NumPy, of which torch does not tell: see `Contents`. Saved and loaded it is the compact stack, to be
-    accelerated again.
+    The kernels read a copy of the weights. It is made again when a parameter is replaced or changed as torch counts
+    changes; `refresh()` makes it after writing through `.data` or NumPy, which torch does not count. Saved and loaded
+    it is the compact stack, to be accelerated again.
     """
 
     saved_as = CompactRecurrent
@@ -58,10 +57,10 @@ class EngineRecurrent(CompactRecurrent):
         super().__init__(compact.cell, list(compact.layers), compact.options())  # type: ignore[arg-type]
         self.threads = threads
         self.register_load_state_dict_post_hook(rebuild)  # type: ignore[no-untyped-call]
-        self._build(name)
+        self.refresh(name)
 
-    def _build(self, name: str = "") -> None:
-        """The kernels' copy of the weights; what cannot be arranged is refused by its name."""
+    def refresh(self, name: str = "") -> None:
+        """Copy the weights for the kernels; what cannot be arranged is refused by its name."""
         narrower = Narrower(self.input_size)
         narrower.recurrent(name, self)
         levels = [link for link in narrower.links if isinstance(link, Level)]
@@ -69,7 +68,13 @@ class EngineRecurrent(CompactRecurrent):
             [[arrange(level, r, None) for r in level.directions] for level in levels], self.input_size
         )
         self.columns = torch.from_numpy(narrower.channels.kept)
-        self.read = Contents(self._weights())
+        self.read = self._weights()
+        self.read_at = versions(self.read)
+
+    def _has_changed(self) -> bool:
+        """Whether a weight was replaced, given other memory, or written as torch counts it."""
+        weights = self._weights()
+        return any(a is not b for a, b in zip(weights, self.read)) or versions(weights) != self.read_at
 
     def _weights(self) -> list[Tensor]:
         """Parameters and z_h, without a walk through the modules: every call asks."""
@@ -81,7 +86,7 @@ class EngineRecurrent(CompactRecurrent):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._build()
+        self.refresh()
 
     def forward(self, input: Any, hx: Any = None, *, mask: Tensor | None = None) -> Any:
         state = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
@@ -104,8 +109,8 @@ class EngineRecurrent(CompactRecurrent):
     ) -> tuple[Tensor, State]:
         if mask is not None or not x.numel():  # the kernels know lengths, not masks, and no empty batch
             return super()._run(x, state, sizes, order, mask)
-        if not self.read.same(self._weights(), len(x) if sizes is None else len(sizes)):
-            self._build()
+        if self._has_changed():
+            self.refresh()
         lengths = None
         if sizes is not None:
             x, lengths = pad_packed_sequence(PackedSequence(x, sizes))
@@ -134,4 +139,9 @@ class EngineRecurrent(CompactRecurrent):
 
 def rebuild(layer: EngineRecurrent, _: Any) -> None:
     """After load_state_dict() the kernels read the new weights."""
-    layer._build()
+    layer.refresh()
+
+
+def versions(tensors: list[Tensor]) -> list[tuple[int, int, torch.Size]]:
+    """Where each lies, and how often torch knows it to have been changed in place."""
+    return [(t.data_ptr(), t._version, t.shape) for t in tensors]

@@ -111,21 +111,13 @@ def written_through_data(p: Tensor) -> None:
     p.data.mul_(0.5)
 
 
-def given_other_data(p: Tensor) -> None:
-    p.data = 0.5 * p.data
-
-
 def written_in_numpy(p: Tensor) -> None:
     p.detach().numpy()[...] *= 0.5
 
 
-def one_entry(p: Tensor) -> None:
-    p.data.flatten()[-1:].add_(1)
-
-
-@pytest.mark.parametrize("write", [written_through_data, given_other_data, written_in_numpy, one_entry])
+@pytest.mark.parametrize("write", [written_through_data, written_in_numpy])
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
-def test_accelerated_layers_notice_what_torch_does_not_count(write: Any, cell: Any) -> None:
+def test_refreshed_layers_read_what_torch_does_not_count(write: Any, cell: Any) -> None:
     """Weights that were written past torch's count of changes, tensor by tensor, z_h included."""
     slow = gw.compress(cell(3, 4, 2))
     fast: Any = gw.accelerate(slow)
@@ -137,24 +129,18 @@ def test_accelerated_layers_notice_what_torch_does_not_count(write: Any, cell: A
         if getattr(one[0], name) is not None:
             for layer in one:
                 write(getattr(layer, name))
+            fast.refresh()
             torch.testing.assert_close(fast(x), no_grad(slow, x), **CLOSE)
 
 
-def test_large_layers_notice_single_entries_within_a_round() -> None:
-    """A lone step of a large network looks at a part of it; steps enough for a whole look see all at once."""
-    slow = gw.compress(nn.LSTM(100, 200))
+def test_layers_notice_other_data() -> None:
+    """`p.data = ...` gives a parameter other memory, which is seen without being told."""
+    slow = gw.compress(nn.GRU(3, 4))
     fast: Any = gw.accelerate(slow)
-    blocks = len(fast.read.blocks)
-    assert blocks > 8
-    x = torch.randn(1, 1, 100)
     for one in (slow, fast):
-        one.layers[0].weight_hh.data[-1] = 3.0
-    answers = [fast(x, (torch.ones(1, 1, 200),) * 2)[0] for _ in range(blocks)]
-    torch.testing.assert_close(answers[-1], no_grad(slow, x, (torch.ones(1, 1, 200),) * 2)[0], **CLOSE)
-    long = torch.randn(2 * blocks, 1, 100)
-    for one in (slow, fast):
-        one.layers[0].weight_hh.data[0] = -3.0
-    torch.testing.assert_close(fast(long), no_grad(slow, long), **CLOSE)
+        one.layers[0].weight_hh.data = 0.5 * one.layers[0].weight_hh.data
+    x = torch.randn(5, 2, 3)
+    torch.testing.assert_close(fast(x), no_grad(slow, x), **CLOSE)
 
 
 def test_looking_rebuilds_nothing_without_a_change() -> None:
