@@ -1,4 +1,4 @@
-"""Weights of two bytes or one: how many times faster than in float32 the engine runs the paper's structures.
+"""Weights of one byte: how many times faster than in float32 the engine runs the paper's structures.
 
 One thread, batch 1, called from Python; a step carries its state on, a sequence begins at zero. Engines take turns,
 with fresh inputs. Quality is rounded_weights.py's question.
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import gatewise as gw
 from gatewise.export.timing import ratio, take_turns
 
-WEIGHTS = ("float32", "bfloat16", "int8")
+WEIGHTS = ("float32", "int8")
 ASKED = (
     ("char PTB", "recurrent"),
     ("word small Bayes", "recurrent"),

@@ -1,4 +1,4 @@
-"""What weights of bfloat16 and int8 cost in quality: stored networks, judged on their test data in every form.
+"""What weights of int8 cost in quality: stored networks, judged on their test data in every form.
 
 Matrices are rounded as gw.Engine(weights=...) rounds them, embeddings stay; bytes are those of the matrices.
 
@@ -22,7 +22,9 @@ from gatewise.lab.files import model_of
 from gatewise.lab.finished.saved import recipe_of
 from gatewise.lab.training.assembly import make_feeds, objective_of
 from gatewise.lab.training.evaluation import Evaluator
-from gatewise.runtime.rounding import BYTES, Weights, rounded
+from gatewise.runtime.rounding import Weights, rounded
+
+BYTES: dict[Weights, int] = {"float32": 4, "int8": 1}
 
 
 def matrices(model: nn.Module) -> list[torch.Tensor]:

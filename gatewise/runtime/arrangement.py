@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.runtime.rounding import BYTES, Codes, Weights, Words, joined, narrows, quantize, rounded
+from gatewise.runtime.rounding import Codes, Weights, Words, joined, narrows, quantize, rounded
 from gatewise.sizes import BLOCK as BLOCK
 from gatewise.sizes import MOST_COLUMNS, form_bytes
 from gatewise.sizes import SLICE as SLICE
@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 
-LAYOUT, PANEL = 7, 64  # GW_LAYOUT, GW_PANEL; GW_SLICE and GW_BLOCK are SLICE and BLOCK
+LAYOUT, PANEL = 8, 64  # GW_LAYOUT, GW_PANEL; GW_SLICE and GW_BLOCK are SLICE and BLOCK
 Form = Literal["dense", "sparse", "masked"]
 # Density below which gathering nonzeros beats streaming all weights, measured with AVX-512: in cache, and out of it.
 SPARSE_BELOW_SMALL, SPARSE_BELOW_LARGE, LARGE_BYTES = 0.04, 0.1, 1 << 20
@@ -99,13 +99,11 @@ def arrange_matrix(
         arranged = arrange_matrix(codes, form or (_smallest(codes, 1) if tight else None), tight)
         return replace(arranged, values=aligned(arranged.values, np.int8), scale=aligned(scale, np.float32))
     if narrows(dense, weights):
-        form = form or _fastest(dense, False, BYTES[weights])
+        form = form or _fastest(dense, False, 1)
         if form == "dense":
-            words, scales = joined(dense, weights)
+            words, scales = joined(dense)
             arranged = _arrange_dense(words, tight)
-            return replace(
-                arranged, cols=dense.shape[1], scale=None if scales is None else aligned(scales, np.float32)
-            )
+            return replace(arranged, cols=dense.shape[1], scale=aligned(scales, np.float32))
         dense = rounded(dense, weights)
     if form is None:
         form = _smallest(dense, 4) if tight else _fastest(dense, expands)

@@ -74,8 +74,8 @@ class Engine:
         fold_embedding: True folds the embedding into the first layer as a table word -> input projection, False never
             does; None (default) does it where that takes fewer bytes. A one-hot input is always read as a table.
         threads: threads for large batches.
-        weights: "bfloat16" or "int8", with one scale for every row, of the matrices that are multiplied: a step of a
-            network larger than the cache takes as long as reading them. Embeddings, biases, inputs and states stay
+        weights: "int8", with one scale for every row, of the matrices that are multiplied: a step of a network
+            larger than the cache takes as long as reading them. Embeddings, biases, inputs and states stay
             float32; sums are as exact.
         example: the arguments of one call of forward(), where their shapes cannot be told without.
 

@@ -18,26 +18,10 @@ from gatewise.runtime import bindings
 from gatewise.runtime.arrangement import arrange_matrix
 from gatewise.runtime.rounding import joined, rounded
 
-NARROW = ("bfloat16", "int8")
-
-
-def test_bfloat16_is_that_of_torch() -> None:
-    w = np.random.default_rng(0).normal(size=(50, 30)).astype(np.float32) * 1e3
-    w[0] = [np.inf, -np.inf, 0.0, -0.0, 1e-40, 3.4e38, *w[0, 6:]]
-    np.testing.assert_array_equal(rounded(w, "bfloat16"), torch.from_numpy(w).bfloat16().float().numpy())
-    assert np.isnan(rounded(np.full((1, 2), np.nan, np.float32), "bfloat16")).all()
-
 
 def test_words_hold_the_first_column_lowest() -> None:
     w = np.array([[1.0, -2.0, 0.5], [0.0, 127.0, -127.0]], np.float32)
-    words, scale = joined(w, "bfloat16")
-    assert scale is None
-    assert [[hex(word) for word in row] for row in words] == [
-        ["0xc0003f80", "0x3f00"],
-        ["0x42fe0000", "0xc2fe"],
-    ]
-    words, scale = joined(w, "int8")
-    assert scale is not None
+    words, scale = joined(w)
     np.testing.assert_array_equal(scale, np.float32([2 / 127, 1]))
     assert hex(words[1, 0]) == "0xff0180"
 
@@ -50,20 +34,19 @@ def answer(net: bindings.Network, x: np.ndarray, width: int, threads: int = 1) -
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("weights", NARROW)
 @pytest.mark.parametrize("shape", [(1, 2), (16, 3), (65, 7), (193, 264), (300, 0), (0, 4)])
-def test_products(shape: tuple[int, int], weights: str, isa: str) -> None:
+def test_products(shape: tuple[int, int], isa: str) -> None:
     rng = np.random.default_rng(0)
     rows, cols = shape
     w, bias = rng.normal(size=shape).astype(np.float32), rng.normal(size=rows).astype(np.float32)
     case = make_case(1, n_x=2, n_units=cols, live=1.0, subset=False)
     plain = bindings.Network([[case.arranged()]], 2, isa=isa)
-    arranged = arrange_matrix(w, weights=weights)
+    arranged = arrange_matrix(w, weights="int8")
     assert arranged.nbytes < 4 * w.size or w.size < 1000
     net = bindings.Network([[case.arranged()]], 2, head=(arranged, bias), isa=isa)
     for batch in (1, 3, 5):
         x = as_float(rng.normal(size=(2, batch, 2)))
-        expected = answer(plain, x, cols) @ rounded(w, weights).astype(np.float64).T + bias
+        expected = answer(plain, x, cols) @ rounded(w, "int8").astype(np.float64).T + bias
         np.testing.assert_allclose(answer(net, x, rows), expected, **TOLERANCE)
 
 
@@ -115,18 +98,17 @@ def test_what_is_no_number_stays_none(strange: float, isa: str) -> None:
 def test_layers(case) -> None:
     """Every structure, down to none; the order of rows decides the scales, so both see them sorted."""
     order = np.argsort(case.slot)
-    for weights in NARROW:
-        half = {
-            name: rounded(getattr(case, name)[order].astype(np.float32), weights).astype(np.float64)
-            for name in ("w_ih", "w_hh")
-        }
-        small = type(case)(**{**vars(case), **half, "slot": case.slot[order]})
-        x = np.random.default_rng(0).normal(size=(4, 2, case.n_x)).astype(np.float32)
-        zero = np.zeros((2, case.n_units))
-        expected, *_ = reference(small, x.astype(np.float64), zero, zero)
-        for isa in ISAS:
-            net = bindings.Network([[case.arranged(weights=weights)]], case.n_x, isa=isa)
-            np.testing.assert_allclose(answer(net, x, case.n_units), expected, **TOLERANCE)
+    bytes_of = {
+        name: rounded(getattr(case, name)[order].astype(np.float32), "int8").astype(np.float64)
+        for name in ("w_ih", "w_hh")
+    }
+    small = type(case)(**{**vars(case), **bytes_of, "slot": case.slot[order]})
+    x = np.random.default_rng(0).normal(size=(4, 2, case.n_x)).astype(np.float32)
+    zero = np.zeros((2, case.n_units))
+    expected, *_ = reference(small, x.astype(np.float64), zero, zero)
+    for isa in ISAS:
+        net = bindings.Network([[case.arranged(weights="int8")]], case.n_x, isa=isa)
+        np.testing.assert_allclose(answer(net, x, case.n_units), expected, **TOLERANCE)
 
 
 class Tagger(nn.Module):
@@ -143,27 +125,26 @@ class Tagger(nn.Module):
         return self.fc(torch.relu(y) + y if self.skip else y)
 
 
-def as_rounded(model: nn.Module, weights: str) -> nn.Module:
+def as_rounded(model: nn.Module) -> nn.Module:
     small = copy.deepcopy(gw.compress(model))
     for module in small.modules():
         for name in ("weight_ih", "weight_hh", "weight"):
             known = isinstance(module, CompactLayer | CompactLinear)
             if known and isinstance(matrix := getattr(module, name, None), torch.Tensor):
-                matrix.data = torch.from_numpy(rounded(matrix.detach().numpy(), weights))
+                matrix.data = torch.from_numpy(rounded(matrix.detach().numpy(), "int8"))
     return small
 
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("weights", NARROW)
-def test_engines(weights: str, cell: type[nn.Module], skip: bool) -> None:
+def test_engines(cell: type[nn.Module], skip: bool) -> None:
     """Whole sequences, batches in threads, and streams."""
     torch.manual_seed(0)
     model = Tagger(cell, skip).eval()
     x = torch.randint(0, 30, (6, 9))
     with torch.no_grad():
-        expected = as_rounded(model, weights)(x)
-    engine = gw.Engine(model, weights=weights, threads=2, fold_embedding=False)
+        expected = as_rounded(model)(x)
+    engine = gw.Engine(model, weights="int8", threads=2, fold_embedding=False)
     torch.testing.assert_close(engine(x)[0], expected, rtol=1e-4, atol=1e-5)
     steps = torch.stack([engine.step(row) for row in x])
     torch.testing.assert_close(steps, expected, rtol=1e-4, atol=1e-5)
@@ -172,5 +153,5 @@ def test_engines(weights: str, cell: type[nn.Module], skip: bool) -> None:
 
 def test_other_names_are_refused() -> None:
     for model in (nn.LSTM(3, 4), Tagger(nn.GRU, True)):
-        with pytest.raises(ValueError, match=r"weights='int4' must be one of float32, bfloat16, int8"):
+        with pytest.raises(ValueError, match=r"weights='int4' must be one of float32, int8"):
             gw.Engine(model, weights="int4")

@@ -41,7 +41,7 @@
 #define GW_FLAT
 #endif
 
-#define GW_LAYOUT 7 /* raised with every struct, meaning or arrangement that changes; LAYOUT in arrangement.py follows */
+#define GW_LAYOUT 8 /* raised with every struct, meaning or arrangement that changes; LAYOUT in arrangement.py follows */
 #define GW_PANEL 64 /* rows of a dense matrix that lie interleaved */
 #define GW_SLICE 16 /* rows of a sparse or masked matrix that lie interleaved */
 #define GW_BLOCK 16 /* neurons whose live gates share one word of bits; states are padded to it */
@@ -59,8 +59,8 @@
  * 16*q + l is not zero; values[start[q]] and on are those entries, column after column.
  *
  * Every form holds floats, or bytes with one scale per row, whose sums are floats all the same. A dense one may also
- * hold words, in the engine only: 2 columns of a row as bfloat16, the first in the lower half, or, with a scale, 4 as
- * bytes of code + 128, from the lowest columns 0, 2, 1, 3; panels are then (words of a row, 64).
+ * hold words, in the engine only: 4 columns of a row as bytes of code + 128, from the lowest columns 0, 2, 1, 3; panels
+ * are then (words of a row, 64).
  */
 typedef struct {
     int32_t rows, cols;

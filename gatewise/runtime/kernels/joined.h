@@ -1,5 +1,5 @@
-/* Products with weights of two bytes or one, several columns of a row joined in one word: `joined` in gw.h. For the
- * engine only. What a weight stands for is exact; sums are floats, or integers that are as good (see dots below). */
+/* Products with weights of one byte, four columns of a row joined in one word: `joined` in gw.h. For the engine only.
+ * What a weight stands for is exact; sums are floats, or integers that are as good (see dots below). */
 #ifndef GW_JOINED_H
 #define GW_JOINED_H
 
@@ -25,12 +25,8 @@ GW_INLINE vf vf_from_signed(vi v) {
 #endif
 }
 
-GW_INLINE int32_t columns_of_word(const gw_matrix *w) { return w->scale ? 4 : 2; }
-
-/* Column k of the rows in a vector of words: a bfloat16 is the upper half of a float; a byte is a code + 128, and those
- * of columns 1 and 2 have changed places. */
-GW_INLINE vf column_of(const int per, vu word, int k) {
-    if (per == 2) return vf_from_bits(k ? word & 0xffff0000u : word << 16);
+/* Column k of the rows in a vector of words: a byte is a code + 128, and those of columns 1 and 2 have changed places. */
+GW_INLINE vf column_of(vu word, int k) {
     return vf_from_signed((vi)((word ^ 0x80808080u) << (k == 3 ? 0 : k == 0 ? 24 : 8 * k)) >> 24);
 }
 
@@ -42,9 +38,9 @@ typedef struct {
 } word_run;
 
 static word_run words_at(const gw_matrix *w, int32_t top) {
-    const int32_t panel = top / GW_PANEL * GW_PANEL, per = columns_of_word(w), left = w->rows - top;
+    const int32_t panel = top / GW_PANEL * GW_PANEL, left = w->rows - top;
     const word_run run = {
-        .words = w->joined + (ptrdiff_t)panel * ((w->cols + per - 1) / per) + (top - panel),
+        .words = w->joined + (ptrdiff_t)panel * ((w->cols + 3) / 4) + (top - panel),
         .stride = panel + GW_PANEL < w->rows ? GW_PANEL : w->last,
         .rows = left,
     };
@@ -54,8 +50,7 @@ static word_run words_at(const gw_matrix *w, int32_t top) {
 /* y (rows) = from + scale * sum, of vector v. */
 GW_INLINE void finish(const gw_matrix *w, int32_t top, int v, int32_t rows, vf sum, const float *from, float *y) {
     const int32_t at = v * GW_LANES, left = rows - at, n = left < GW_LANES ? left : GW_LANES;
-    if (w->scale) sum *= vf_load_first(w->scale + top + at, n);
-    vf_store_first(y + at, sum + vf_load_first(from + at, n), n);
+    vf_store_first(y + at, sum * vf_load_first(w->scale + top + at, n) + vf_load_first(from + at, n), n);
 }
 
 /* The sums of up to SIDE vectors of rows live in registers, as many as hide the latency of the adder. */
@@ -66,47 +61,39 @@ enum { SIDE = 8, SUMS = 1 };
 #endif
 enum { WORDS_LATER = 2048 }; /* bytes; weights that are fewer stay nearer */
 
-/* sum += a word of each row times its columns of x; nv and per are constants at every call. */
-GW_INLINE void add_words(const int nv, const int per, const uint32_t *words, const float *x, vf sum[SUMS][SIDE]) {
+/* sum += a word of each row times its columns of x; nv is a constant at every call. */
+GW_INLINE void add_words(const int nv, const uint32_t *words, const float *x, vf sum[SUMS][SIDE]) {
     vu word[SIDE];
     GW_UNROLL
     for (int v = 0; v < nv; v++) word[v] = vu_load(words + v * GW_LANES);
     GW_UNROLL
-    for (int k = 0; k < per; k++) {
+    for (int k = 0; k < 4; k++) {
         const vf xk = vf_all(x[k]);
         GW_UNROLL
-        for (int v = 0; v < nv; v++) sum[k % SUMS][v] += xk * column_of(per, word[v], k);
+        for (int v = 0; v < nv; v++) sum[k % SUMS][v] += xk * column_of(word[v], k);
     }
 }
 
-GW_INLINE void joined_run(const int nv, const int per, const gw_matrix *w, int32_t top, const float *x,
-                          const float *from, float *y) {
+GW_INLINE void joined_rows(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
     const word_run run = words_at(w, top);
     const uint32_t *words = run.words;
-    const int32_t whole = w->cols / per;
+    const int32_t whole = w->cols / 4;
     vf sum[SUMS][SIDE];
     memset(sum, 0, sizeof sum);
-    for (int32_t j = 0; j < whole; j++, words += run.stride, x += per) {
+    for (int32_t j = 0; j < whole; j++, words += run.stride, x += 4) {
         fetch_later(nv, words, WORDS_LATER);
-        add_words(nv, per, words, x, sum);
+        add_words(nv, words, x, sum);
     }
-    if (w->cols % per) {
+    if (w->cols % 4) {
         float last[4] = {0};
-        memcpy(last, x, sizeof(float) * (size_t)(w->cols % per));
-        add_words(nv, per, words, last, sum);
+        memcpy(last, x, sizeof(float) * (size_t)(w->cols % 4));
+        add_words(nv, words, last, sum);
     }
     GW_UNROLL
     for (int v = 0; v < nv; v++) {
         if (SUMS > 1) sum[0][v] += sum[SUMS - 1][v];
         finish(w, top, v, run.rows, sum[0][v], from, y);
     }
-}
-
-GW_INLINE void joined_rows(const int nv, const gw_matrix *w, int32_t top, const float *x, const float *from, float *y) {
-    if (w->scale)
-        joined_run(nv, 4, w, top, x, from, y);
-    else
-        joined_run(nv, 2, w, top, x, from, y);
 }
 
 /* Products of bytes with whole numbers, several with their sum in one instruction: 4 with bytes, 2 with 16 bits. So x
@@ -330,17 +317,16 @@ static void joined_one(const gw_matrix *w, const float *bias, const float *x, fl
 
 /* Up to 64 rows as floats, (cols, 64). */
 static void part_words(const gw_matrix *w, int32_t top, float *dense) {
-    const int32_t per = columns_of_word(w), left = w->rows - top, rows = left < GW_PANEL ? left : GW_PANEL;
+    const int32_t left = w->rows - top, rows = left < GW_PANEL ? left : GW_PANEL;
     const word_run run = words_at(w, top);
     for (int32_t lane = 0; lane < rows; lane += GW_LANES) {
         const int n = rows - lane < GW_LANES ? rows - lane : GW_LANES;
-        const vf scale = w->scale ? vf_load_first(w->scale + top + lane, n) : vf_all(1);
+        const vf scale = vf_load_first(w->scale + top + lane, n);
         const uint32_t *words = run.words + lane;
         float *to = dense + lane;
-        for (int32_t j = 0; j < w->cols; j += per, words += run.stride) {
+        for (int32_t j = 0; j < w->cols; j += 4, words += run.stride) {
             const vu word = vu_load(words);
-            for (int k = 0; k < per && j + k < w->cols; k++, to += GW_PANEL)
-                vf_store(to, scale * (per == 2 ? column_of(2, word, k) : column_of(4, word, k)));
+            for (int k = 0; k < 4 && j + k < w->cols; k++, to += GW_PANEL) vf_store(to, scale * column_of(word, k));
         }
     }
 }
