@@ -58,7 +58,7 @@ def test_onnx_stores_once_what_the_loop_shares(tmp_path: Path) -> None:
     assert len([array for array in floats if array.shape == (1, 24, 6)]) == 4
 
 
-@pytest.mark.parametrize("opset", [15, 18, 23])
+@pytest.mark.parametrize("opset", [18, 23])
 def test_onnx_versions(opset: int, tmp_path: Path) -> None:
     model = speller(layers=2, cell="LSTM")
     words = torch.randint(9, (3, 5))

@@ -17,7 +17,7 @@ from masked import LENGTHS, PAD, WORDS, E, OfVectors, OfWords, texts
 import gatewise as gw
 
 
-def session_of(model: torch.nn.Module, path: Path, opset: int = 17) -> Any:
+def session_of(model: torch.nn.Module, path: Path, opset: int = 18) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, too
     return onnxruntime.InferenceSession(
@@ -52,7 +52,7 @@ def check_no_step(session: Any, model: torch.nn.Module, *inputs: torch.Tensor) -
         torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE, equal_nan=True)
 
 
-@pytest.mark.parametrize("opset", [15, 17, 23])
+@pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("name", WORDS)
 def test_onnx_finds_the_ends_of_texts(name: str, opset: int, tmp_path: Path) -> None:
     model = OfWords(WORDS[name]).eval()

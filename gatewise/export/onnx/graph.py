@@ -43,9 +43,7 @@ class Graph:
         return names
 
     def over(self, operator: str, x: str, *axes: int, keepdims: int) -> str:
-        """A mean, maximum or sum over axes. They are an input since opset 18, those of a sum always."""
-        if self.opset < 18 and operator != "ReduceSum":
-            return self.add(operator, x, axes=list(axes), keepdims=keepdims)
+        """A mean, maximum or sum over axes."""
         return self.add(operator, x, self.integers(*axes), keepdims=keepdims)
 
     def transposed(self, x: str, *order: int) -> str:

@@ -109,12 +109,8 @@ def layer_norm(graph: Graph, x: str, shape: Sequence[int], eps: float) -> str:
     """
     axes = range(-len(shape), 0)
     centred = graph.add("Sub", x, graph.over("ReduceMean", x, *axes, keepdims=1))
-    if graph.opset >= 17:
-        scale = graph.constant(np.ones(shape, np.float32))
-        return graph.add("LayerNormalization", centred, scale, axis=-len(shape), epsilon=eps)
-    variance = graph.over("ReduceMean", graph.add("Mul", centred, centred), *axes, keepdims=1)
-    stable = graph.add("Add", variance, graph.constant(np.array(eps, np.float32)))
-    return graph.add("Div", centred, graph.add("Sqrt", stable))
+    scale = graph.constant(np.ones(shape, np.float32))
+    return graph.add("LayerNormalization", centred, scale, axis=-len(shape), epsilon=eps)
 
 
 def gate_matrix(live: Floats, r: Recurrence, cell: Cell) -> Floats:  # (R, n) -> (1, G * K, n)

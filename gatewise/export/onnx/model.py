@@ -21,14 +21,14 @@ from gatewise.program.ways import bound_example
 from gatewise.runtime.chain import find_chain
 from gatewise.runtime.narrow import recorded, shippable
 
-OPSETS = (15, 23)  # Shape with a range; the last one whose operators were tried
+OPSETS = (18, 23)  # axes are inputs of all reductions; the last one whose operators were tried
 
 
 def to_onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
     *,
-    opset: int = 17,
+    opset: int = 18,
     states: bool | None = None,
     lengths: bool | None = None,
     example: Any = None,
