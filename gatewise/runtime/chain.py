@@ -39,7 +39,8 @@ def find_chain(model: nn.Module, ways: Sequence[Program]) -> Chain:
     """
     if all(cell_of(module) is None for module in model.modules()):
         raise ChainError(NO_LAYER)
-    chain, *others = (Finder(model, way).chain() for way in ways)
+    finders = [Finder(model, way) for way in ways]
+    chain, *others = (finder.chain() for finder in finders)
     for way, other in zip(ways[1:], others):
         if other != (chain.without_lengths if chain.lengths in way.absent else chain):
             missing = ", ".join(sorted(way.absent))
@@ -49,6 +50,7 @@ def find_chain(model: nn.Module, ways: Sequence[Program]) -> Chain:
         chain,
         links=tuple(map(as_layer, chain.links)),
         needs_lengths=bool(chain.lengths) and not optional,
+        returns_state=chain.returns_state and not any(finder.begins_anew for finder in finders),
         unread=unread(model, chain, ways),
     )
 
@@ -82,6 +84,9 @@ class Finder:
         self.x: Any = next(iter(program.arguments.values()), None)
         self.values: dict[Node, OnPath | States] = {}
         self.padded: ChainError | None = None  # what reads padding, which it may not where there are lengths
+        self.begins_anew = (
+            False  # two directions that read no state, where another layer goes on from its own
+        )
         self.where = "forward()"
 
     def chain(self) -> Chain:

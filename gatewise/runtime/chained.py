@@ -67,7 +67,7 @@ class Chain:
     output_axes: str  # "TBC", "BTC", "BC" (one for a sequence), "RC" (rows: time and batch flattened)
     rows_time_first: bool  # order of the rows of "RC"
     squeezed: bool  # the last axis, of width 1, is dropped
-    returns_state: bool  # forward() returns (y, state) rather than y
+    returns_state: bool  # forward() returns (y, state) rather than y, and all layers go on from it
     n_inputs: int  # width of a vector input; 0 for words
     lengths: str = ""  # the argument of forward() that says how long its sequences are
     needs_lengths: bool = False  # forward() cannot be called without it

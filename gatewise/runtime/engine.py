@@ -122,6 +122,7 @@ class Engine:
         self._words, self._batch_axis, self._squeezed = chain.words, chain.batch_axis, chain.squeezed
         self._batch_first = self._batch_axis == 0
         self._needs, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
+        self._whole_lengths = "" if chain.returns_state else chain.lengths
         self._least, self._pad, self._no_lengths = chain.least, chain.pad, chain.no_lengths
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
@@ -158,6 +159,11 @@ class Engine:
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
         if lengths is not None and self._no_lengths:
             raise TypeError(f"{self._no_lengths}, so the engine takes no lengths=.")
+        if lengths is not None and state is not None and self._whole_lengths:
+            raise TypeError(
+                f"{self._whole_lengths!r} says how long whole sequences are, so a piece that goes on from a state "
+                "takes no lengths=. Give whole sequences: engine(x, lengths=...)."
+            )
         sizes = None if lengths is None else self._lengths(lengths, batch, axes[1 - self._batch_axis])
         if self._pad is not None:
             sizes = self._text_lengths(array)

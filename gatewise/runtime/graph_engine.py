@@ -150,14 +150,19 @@ class GraphEngine(Engine):
                 answer, returned = way.split(way.prepared.run(dict(zip(nodes, inputs)), call))
                 return answer, GraphState(way, letters.get(way.stream.batch, 0), call, returned)
         given, before = self._given(inputs, {**named, **({} if state is None else {"state": state})})
+        return self._answer(given, before, inputs if before is None and not named else ())
+
+    def _answer(
+        self, given: dict[str, Any], before: GraphState | None, inputs: tuple[Any, ...] = ()
+    ) -> tuple[Any, GraphState]:
+        """A call as it was looked at; one with these `inputs` alone need not be, the next time."""
         try:
             way, arrays, letters = self._bound(given, before)
         except ValueError:
             if before is not None or not self._learn(given):
                 raise
             way, arrays, letters = self._bound(given, before)
-        if before is None and not named:
-            self._remember(inputs, way, arrays, letters)
+        self._remember(inputs, way, arrays, letters)
         call = self._call(way, letters, before)
         answer, returned = way.split(way.prepared.run(arrays, call))
         after = GraphState(way, letters.get(way.stream.batch, 0), call, returned)
@@ -168,7 +173,11 @@ class GraphEngine(Engine):
         self, inputs: tuple[Any, ...], way: Way, arrays: dict[Node, Array], letters: dict[str, int]
     ) -> None:
         """Calls with arrays of these shapes and types need no more looking at."""
-        if len(inputs) != len(arrays) or not all(x is y for x, y in zip(inputs, arrays.values())):
+        if (
+            not inputs
+            or len(inputs) != len(arrays)
+            or not all(x is y for x, y in zip(inputs, arrays.values()))
+        ):
             return  # tensors, lists, other types
         if len(self._seen) >= MOST_KNOWN:
             self._seen.clear()
@@ -204,6 +213,8 @@ class GraphEngine(Engine):
         if before is None:
             way = self._way(given)
         else:
+            if twice := [name for name in self.carried if name in given]:
+                raise TypeError(f"{twice[0]} is given, and so is a state that holds it; give one of them.")
             given = {**given, **dict(zip(self.carried, before.returned))}
             way = before.way if not before.way.stream.refused else self._way(given)
             self._check(before)
@@ -267,7 +278,7 @@ class GraphEngine(Engine):
         if way.stream.refused:
             raise TypeError(f"step(): {way.stream.refused}. Give whole sequences: engine(x).")
         longer = {name: way.with_time(name, value) for name, value in given.items()}
-        answer, self._remembered_state = self(**longer, state=before)
+        answer, self._remembered_state = self._answer(longer, before)
         return way.without_time(answer)
 
     def reset(self) -> None:

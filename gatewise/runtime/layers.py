@@ -211,6 +211,8 @@ class HandOver:
             found = self.placed(last.batch)
             self.places = {last.batch: found}
         index, factor = found
+        if not len(last.parts):  # no neuron of the source is left
+            return Memory(np.zeros_like(factor), last.batch)
         first = last.parts.take(index)
         first *= factor
         return Memory(first, last.batch)

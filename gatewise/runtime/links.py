@@ -47,7 +47,9 @@ def recurrent(path: Finder, node: Node, op: ops.Recurrent) -> OnPath:
             raise path.no("the first state of a layer is computed by forward()")
     if not op.lengths and x.padding == -math.inf:  # the layer makes NaN of it, and NaN times a mask is NaN
         path.check_alike(x)
-    if not op.lengths and getattr(module, "bidirectional", False):
+    both_ways = getattr(module, "bidirectional", False)
+    path.begins_anew = path.begins_anew or (both_ways and path.takes_states and not op.states)
+    if both_ways and not op.lengths:
         path.reads_padding("a backward direction begins in the padding")
     links = (*x.links, ChainLink("recurrent", op.module, module))
     return OnPath(links, x.axes, padding=0.0 if op.lengths else None)

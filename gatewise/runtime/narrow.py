@@ -171,6 +171,11 @@ def strange_layer(model: nn.Module) -> str:
 def narrowed(model: nn.Module, ways: Sequence[Program], norms_apart: bool = False) -> NarrowChain:
     """narrow_chain() of a model that is compact already, by its programs."""
     chain = find_chain(model, ways)
+    names = [link.name for link in chain.links if link.module is not None]
+    if norms_apart and len(set(names)) < len(
+        names
+    ):  # each call reads other columns, which int8 scales by themselves
+        raise ChainError("A layer is called twice, so that its int8 weights would be rounded in two ways.")
     return Narrower(chain.n_inputs, norms_apart).through(chain)
 
 

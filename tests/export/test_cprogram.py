@@ -433,3 +433,55 @@ def test_widths_that_forward_leaves_open(tmp_path: Path) -> None:
         r"if \(-n_c_\w+ \+ 6 < 1\) return MODEL_BAD_STEPS;", (tmp_path / "m" / "model.c").read_text()
     )
     assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
+
+
+def test_names_that_the_source_has_itself(tmp_path: Path) -> None:
+    """Sizes begin with n_, parameters with p_."""
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, p_x: Any, n_days: Any, gw_: Any) -> Any:
+            return {"v1": self.rnn(p_x)[0] + n_days * gw_}
+
+    x = torch.randn(1, 5, 3)
+    gw.export.to_c(Named(), tmp_path / "m", example=(x, x[..., :1], x[..., :1]))
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
+
+
+def test_an_argument_that_is_a_list(tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 4)
+    model = Net(lambda m, xs: m.rnn(xs[0])[0] + xs[1], rnn=nn.GRU(4, 4, batch_first=True))
+    report = gw.export.to_c(model, tmp_path / "m", example=([x, x],))
+    assert report.measured_on == "the example, 2 x 5 x 4"
+
+
+def raw(m: Any, x: Any) -> Any:
+    return m.rnn(m.conv(x[:, None]).transpose(1, 2))[0][:, -1]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a golden sequence is at most 128 long; time may be coarser than samples in the plan"
+)
+def test_raw_samples(tmp_path: Path) -> None:
+    """A window may be longer than the golden sequence that is made up, or cut from the example."""
+    model = Net(raw, conv=nn.Conv1d(1, 8, 256, stride=128), rnn=nn.GRU(8, 4, batch_first=True))
+    gw.export.to_c(model, tmp_path / "m", example=torch.randn(1, 640))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="golden answers of a chain are those of forward(x); one writer has a way to call it"
+)
+def test_a_chain_with_an_argument_that_nobody_reads(tmp_path: Path) -> None:
+    class Unread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x: Any, unread: Any) -> Any:
+            return self.rnn(x)[0]
+
+    x = torch.randn(2, 5, 3)
+    gw.export.to_c(Unread(), tmp_path / "m", example=(x, x))

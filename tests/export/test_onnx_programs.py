@@ -18,6 +18,7 @@ from everyday import EVERYDAY, REFUSED, compressed
 from networks import lstm_net
 from operations import OPERATIONS, behind_a_layer
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import gatewise as gw
 from gatewise.export.onnx import pointwise
@@ -222,3 +223,23 @@ def test_what_cannot_be_written_says_where_and_why(name: str, tmp_path: Path) ->
         with pytest.raises(ChainError, match=f"{why}.*accelerate"):
             gw.export.to_onnx(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_two_layers_that_pack(tmp_path: Path) -> None:
+    """Each refuses a sequence of no step, by a node with a name of its own."""
+
+    class Packs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.below, self.above = nn.GRU(3, 4, batch_first=True), nn.GRU(4, 4, batch_first=True)
+
+        def forward(self, x: Any, n: Any, k: Any) -> Any:
+            for layer, lengths in ((self.below, n), (self.above, k)):
+                packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+                x = pad_packed_sequence(layer(packed)[0], batch_first=True)[0]
+            return x
+
+    model, given = Packs().eval(), (torch.randn(2, 5, 3), torch.tensor([5, 3]), torch.tensor([5, 2]))
+    (answer,) = Session(model, tmp_path, example=given)(*given)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.as_tensor(answer), model(*given), rtol=1e-4, atol=1e-5)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from chains import CLOSE, PLAIN, Case, build, chains
+from compiled import run
 from hypothesis import given
-from networks import LanguageModel, randomly_sparse
+from networks import LanguageModel, Net, randomly_sparse
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -95,3 +97,20 @@ def test_a_model_that_is_not_compact() -> None:
     model = build(3, PLAIN).model
     x = torch.arange(5).view(5, 1)
     torch.testing.assert_close(rounded_model(model)(x)[0], rounded_model(gw.compress(model))(x)[0])
+
+
+def test_a_linear_layer_that_is_called_twice(tmp_path: Path) -> None:
+    """Its second call reads no channel that is always zero, whose rows would have other scales there."""
+    torch.manual_seed(0)
+    layers = {"rnn": nn.GRU(3, 6, batch_first=True), "fc": nn.Linear(6, 6)}
+    model = Net(lambda m, x: m.fc(torch.relu(m.fc(m.rnn(x)[0]))), **layers).eval()
+    with torch.no_grad():
+        model.fc.weight[:, 1] *= 30
+        model.fc.weight[:3], model.fc.bias[:3] = 0, 0
+    x = torch.randn(4, 9, 3)
+    with torch.no_grad():
+        rounding = float((rounded_model(model)(x) - model(x)).abs().max())
+    report = gw.export.to_c(model, tmp_path / "m", weights="int8", example=x)
+    assert report.max_abs_error == pytest.approx(rounding, rel=1e-3)
+    assert rounding < 0.01  # where the rows of both calls are one matrix
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")

@@ -432,3 +432,12 @@ def test_calls_again(as_given: Any) -> None:
         engine(as_given(x), gw.Engine(nn.GRU(3, 6))(as_given(x))[1])
     steps = [torch.as_tensor(engine.step(as_given(row))) for row in x]
     torch.testing.assert_close(torch.stack(steps), expected)
+
+
+def test_lengths_of_a_piece_are_refused() -> None:
+    """forward() is told how long whole sequences are; of a piece it would be another number to every engine."""
+    case = build(3, VECTORS | {"packs": "cut", "batch": 3, "take": "last"})
+    engine, sizes = gw.Engine(case.small), [2, 1, 3]
+    _, state = engine(case.x, lengths=sizes)
+    with pytest.raises(TypeError, match="'lengths' says how long whole sequences are"):
+        engine(case.x, state, lengths=sizes)

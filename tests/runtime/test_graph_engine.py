@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from everyday import EVERYDAY, REFUSED, compressed
+from networks import Net
 from torch import Tensor, nn
 
 import gatewise as gw
@@ -380,3 +384,132 @@ def test_what_cannot_be_recorded_is_refused_as_before() -> None:
 
     with pytest.raises(ChainError, match="accelerate"):
         gw.Engine(Deciding())
+
+
+def test_two_directions_above_a_given_state() -> None:
+    """forward() begins them anew in every call, so the engine has no state that goes on in all layers."""
+    torch.manual_seed(0)
+    below, above = nn.GRU(3, 4, batch_first=True), nn.GRU(4, 4, batch_first=True, bidirectional=True)
+
+    def rule(m: Any, x: Tensor, state: Any) -> Any:
+        y, state = m.below(x, state)
+        return m.above(y)[0], state
+
+    model = Net(rule, below=below, above=above).eval()
+    engine, x = gw.Engine(model), torch.randn(2, 5, 3)
+    _, state = engine(x)
+    with pytest.raises(TypeError, match="above reads sequences in both directions"):
+        engine(x, state)
+
+
+def residual(m: Any, x: Tensor, state: Any) -> Any:
+    y, state = m.rnn(x, state)
+    return y + x, state
+
+
+def test_a_state_is_given_once() -> None:
+    """A state of the engine holds the argument, so one of the two would be ignored."""
+    engine, x = gw.Engine(Net(residual, rnn=nn.GRU(4, 4, batch_first=True)).eval()), torch.randn(2, 5, 4)
+    _, state = engine(x)
+    with pytest.raises(TypeError, match="state is given, and so is a state that holds it"):
+        engine(x, torch.ones(1, 2, 4), state=state)
+
+
+def test_a_step_takes_an_argument_named_state() -> None:
+    """step() keeps a state of its own, under no name."""
+    rule = lambda m, x, state: m.rnn(x + state[:, None])[0] + x  # noqa: E731
+    model = Net(rule, rnn=nn.GRU(4, 4, batch_first=True)).eval()
+    x, shift = torch.randn(2, 3, 4), torch.randn(2, 4)
+    engine = gw.Engine(model, example=(x, shift))
+    steps = [engine.step(x[:, t], state=shift) for t in range(3)]
+    torch.testing.assert_close(torch.stack(steps, 1), answered(model, x, shift), **CLOSE)
+
+
+class Translator(nn.Module):
+    """A decoder that starts where an encoder ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.GRU(3, 4, batch_first=True), nn.GRU(3, 4, batch_first=True)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        scores: Tensor = self.fc(self.decoder(y, self.encoder(x)[1])[0])
+        return scores
+
+
+@pytest.mark.filterwarnings("ignore:.*nothing is left|.*no neuron")
+def test_an_encoder_of_no_neuron_starts_a_decoder() -> None:
+    """Its last state is zero, which no memory holds."""
+    model: Any = Translator()
+    gw.Variational(model, n_train=10)
+    with torch.no_grad():
+        model.encoder.neuron_scale_l0.zero_()
+        model.encoder.neuron_scale_l0_log_sigma.fill_(3.0)
+    small, x = gw.compress(model.eval()), torch.randn(2, 5, 3)
+    assert not len(small.encoder.layers[0].neurons)
+    torch.testing.assert_close(gw.Engine(small)(x, x)[0], answered(small, x, x), **CLOSE)
+
+
+ONE_ENGINE = "one engine for all models comes with the plan that C runs"
+
+
+@pytest.mark.xfail(strict=True, reason=f"a chain knows its own states alone; {ONE_ENGINE}")
+def test_a_chain_takes_the_state_of_forward() -> None:
+    """As docs/export.md lists it for engine(x, (h, c))."""
+    model, x = (
+        Net(lambda m, x, state: m.rnn(x, state), rnn=nn.LSTM(3, 4, batch_first=True)),
+        torch.randn(2, 5, 3),
+    )
+    state = torch.ones(1, 2, 4), torch.ones(1, 2, 4)
+    torch.testing.assert_close(gw.Engine(model)(x, state)[0], answered(model, x, state)[0], **CLOSE)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a recording takes no None inside of an argument; recording by example will"
+)
+def test_none_inside_an_argument() -> None:
+    def rule(m: Any, pair: Any) -> Tensor:
+        x, gain = pair
+        y: Tensor = m.rnn(x)[0]
+        return y + x if gain is None else y * gain
+
+    model, x = Net(rule, rnn=nn.GRU(4, 4, batch_first=True)), torch.randn(2, 5, 4)
+    engine = gw.Engine(model, example=((x, None),))
+    torch.testing.assert_close(engine((x, None))[0], answered(model, (x, None)), **CLOSE)
+
+
+OTHERS = """
+import os, time
+os.environ["OPENBLAS_NUM_THREADS"] = "2"
+import torch
+from torch import nn
+import gatewise as gw
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1500)
+        self.out = nn.Linear(1500, 1500)
+
+    def forward(self, x):
+        y = self.fc(self.rnn(x)[0])
+        return self.out(y) + y
+
+engine, x = gw.Engine(Wide(), threads=1), torch.randn(8, 40, 8).numpy()
+engine(x)
+own, everybody = time.thread_time(), time.process_time()
+for _ in range(10):
+    engine(x)
+own, everybody = time.thread_time() - own, time.process_time() - everybody
+print((everybody - own) / own)
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has one thread")
+@pytest.mark.xfail(strict=True, reason=f"NumPy multiplies in as many threads as it likes; {ONE_ENGINE}")
+def test_one_thread_is_one() -> None:
+    """No other thread of the process works while an engine of one thread does."""
+    done = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=120)
+    assert not done.returncode, done.stderr
+    assert float(done.stdout) < 0.2

@@ -74,5 +74,5 @@ def answer(model: nn.Module, given: Sequence[Any]) -> Tensor:
 
 def said(example: Any) -> str:
     """`the example, 64 x 128 x 9`"""
-    batch = example[0] if isinstance(example, tuple) else example
+    batch = next(leaf for leaf in leaves(example) if isinstance(leaf, Tensor | np.ndarray))
     return f"the example, {' x '.join(map(str, batch.shape))}"

@@ -188,7 +188,9 @@ def c_argument(name: str, taken: set[str]) -> str:
     found = re.sub(r"\W", "_", name)
     if not found or found[0].isdigit():
         found = f"y_{found}" if found else "y"
-    while found in RESERVED | taken or re.fullmatch(r"[vsijk]\d+|n_\w+|p_\w+|length\d+|gw\w*|GW\w*", found):
+    if re.fullmatch(r"[vsijk]\d+|n_\w+|p_\w+|length\d+|gw\w*|GW\w*", found):
+        found = f"the_{found}"
+    while found in RESERVED | taken:
         found += "_"
     taken.add(found)
     return found

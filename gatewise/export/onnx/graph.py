@@ -119,5 +119,5 @@ def not_empty(graph: Graph, lengths: str) -> str:  # (B) -> (B)
 
 def refusing(graph: Graph, lengths: str, wrong: str, why: str) -> str:  # (B), (B) -> (B)
     """The same lengths. Where `wrong` is 1, an index is out of bounds, and a runtime raises and names the node."""
-    zeros = graph.add("Gather", graph.integers(0), wrong, name=why)
+    zeros = graph.add("Gather", graph.integers(0), wrong, name=f"{why}_of_{lengths}")
     return graph.add("Add", lengths, zeros)
