@@ -7,8 +7,9 @@ three seeds. `start`: how the large word model gets through its first updates, f
 `large-wn`: the same to the end, and lambda. `imdb-vectors`, `agnews-vectors`: what pretrained vectors are worth to
 the dense network, those that are predicted included; `agnews-rows`: what half of the training rows are to it, and to
 one of 64 neurons. `word-updates`, `imdb-updates`: subgradient and proximal updates, SGD and Adam, each to the same
-budget and then refitted. `word-budgets`: five budgets of gates, the second with three seeds. A trial differs from its
-recipe in the keys that its name lists and is otherwise trained in full.
+budget and then refitted. `word-budgets`: five budgets of gates, the second with three seeds. `word-controls`: small
+dense networks with our penalty and without a cut, or with weight decay, the best of each width with three seeds. A
+trial differs from its recipe in the keys that its name lists and is otherwise trained in full.
 Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
@@ -25,6 +26,7 @@ are done already are taken from their folders.
     python reproduction/choose_settings.py word-updates --json reproduction/choice_word_updates.json
     python reproduction/choose_settings.py imdb-updates --json reproduction/choice_imdb_updates.json
     python reproduction/choose_settings.py word-budgets --json reproduction/choice_word_budgets.json
+    python reproduction/choose_settings.py word-controls --json reproduction/choice_word_controls.json
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ RECIPE = {
     "word-updates": "ptb-word-small-prune-wgn",
     "imdb-updates": "imdb-original",
     "word-budgets": "ptb-word-small-prune-wgn-budget",
+    "word-controls": "ptb-word-small-dense",
 }
 # Budgets end when the rate begins to fall; Adam's proximal lambdas are larger, since it moves by its rate.
 TO_560_GATES = "budget.gates=560 dropout=0.1 epochs=24 schedule=linear after=14 refit.epochs=16"
@@ -62,6 +65,19 @@ TO_24_GATES = (
 TO_640_NEURONS = (
     "decay=0.2 clip=10 warm_up=600 shrink_every=2 budget.neurons=640 budget.begin=0.1 budget.end=0.33"
 )
+
+
+def controls(width: int, ways: str, seeds: int = 1) -> list[str]:
+    """Dense, with our penalty, which cuts nothing here, or with weight decay; of `0.2 group=0.001`, dropout is 0.2."""
+    penalty = "method=group-lasso threshold=0 "
+    return [
+        f"hidden={width} dropout={dropout} schedule=power decay=0.87 {penalty * how.startswith('group')}{how}".strip()
+        + (f" seed={seed}" if seed else "")
+        for dropout, _, how in (way.strip().partition(" ") for way in ways.split(","))
+        for seed in range(seeds)
+    ]
+
+
 TRIALS = {
     "bayes": [
         f"batch={batch} steps={steps} clip={clip} after={after} forget_bias={forget} init_range={start}"
@@ -151,6 +167,35 @@ TRIALS = {
         "budget.gates=800 dropout=0.15",
         "budget.gates=980 dropout=0.2",
         "budget.gates=1190 dropout=0.2",
+        *("budget.gates=560 dropout=0.2", "budget.gates=560 dropout=0.1 weight_decay=0.00005"),
+        *("budget.gates=1190 dropout=0.3", "budget.gates=310 dropout=0.1 weight_decay=0.00005"),
+    ],
+    "word-controls": [
+        *controls(58, "0.1 group=0.0006", 3),
+        *controls(58, "0.15 group=0.0006, 0.1 weight_decay=0.00005, 0.1 weight_decay=0.0001"),
+        *controls(93, "0.15 weight_decay=0.0001", 3),
+        *controls(93, "0.1 weight_decay=0.0001, 0.2 weight_decay=0.0001, 0.1 weight_decay=0.0003"),
+        *controls(
+            93, "0.1 group=0.0003, 0.1 group=0.0006, 0.15 group=0.0006, 0.2 group=0.0006, 0.1 group=0.001"
+        ),
+        *controls(128, "0.2 weight_decay=0.0001", 3),
+        *controls(128, "0.2, 0.2 weight_decay=0.00003, 0.2 weight_decay=0.00006, 0.1 weight_decay=0.0001"),
+        *controls(128, "0.15 weight_decay=0.0001, 0.3 weight_decay=0.0001, 0.1 weight_decay=0.0003"),
+        *controls(128, "0.2 weight_decay=0.0003, 0.2 group=0.0003, 0.1 group=0.0006, 0.2 group=0.0006"),
+        *controls(128, "0.1 group=0.001, 0.2 group=0.001, 0.3 group=0.001"),
+        *(  # as a budget has it: weak units are let off the penalty, and all of them fit
+            f"hidden=128 dropout={dropout} schedule=linear after=24 keep=last method=group-lasso threshold=0 "
+            "group=0.0017 budget.gates=1024"
+            for dropout in (0.1, 0.2)
+        ),
+        *controls(146, "0.2 weight_decay=0.0001", 3),
+        *controls(146, "0.25 weight_decay=0.0001, 0.2 group=0.0006, 0.25 group=0.0006"),
+        *controls(175, "0.3 group=0.0006", 3),
+        *controls(
+            175, "0.3 group=0.0003, 0.2 group=0.0006, 0.25 group=0.0006, 0.2 group=0.001, 0.3 group=0.001"
+        ),
+        *controls(175, "0.2 weight_decay=0.0001, 0.25 weight_decay=0.0001, 0.3 weight_decay=0.0001"),
+        *controls(175, "0.2 weight_decay=0.0003"),
     ],
 }
 

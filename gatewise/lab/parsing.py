@@ -25,7 +25,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda value: value >= 0,
         "sparsify.l1 sparsify.group sparsify.threshold sparsify.warm_up_epochs train.after train.warm_up "
         "train.test_every train.shrink_every train.average refit.epochs refit.after refit.average budget.begin "
-        "model.attention",
+        "model.attention train.weight_decay",
     ),
     "at least 2": (lambda value: value >= 2, "data.vocabulary_size"),
     "in (0, 1)": (lambda value: 0 < value < 1, "data.valid_fraction"),
@@ -131,11 +131,11 @@ def _check(recipe: Recipe) -> None:
             f"train.average = {train.average}, sparsify.method = 'variational': its weights are distributions, which "
             "are not averaged. Set refit.average."
         )
-    for key in ("drop_recurrent", "drop_words") if sparsify.method == "variational" else ():
+    for key in ("drop_recurrent", "drop_words", "weight_decay") if sparsify.method == "variational" else ():
         if getattr(train, key):
             raise RecipeError(
                 f"train.{key} = {getattr(train, key)}, sparsify.method = 'variational': its weights have noise "
-                "already. Leave it out, or prune by group lasso."
+                "and a penalty already. Leave it out, or prune by group lasso."
             )
     _check_schedule("train", train)
     _check_budget(recipe)

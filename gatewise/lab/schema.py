@@ -97,6 +97,7 @@ class Train:
     after: int = 0
     warm_up: int = 0  # updates
     clip: float | None = None  # global gradient norm, penalty included
+    weight_decay: float = 0.0  # every update takes lr * weight_decay of each parameter; not if variational
     loss: Literal["mean", "window-sum"] = "mean"  # per target, or summed over the window as in Wen's code
     clip_probabilities: float = 0.0  # classification: probabilities are held in [p, 1 - p]
     keep: Literal["last", "best"] = "last"  # which epoch is the result: the last, or the best on validation

@@ -113,6 +113,7 @@ def assembled(
         device=device,
         teacher=teacher,
         dropped=dropped_weights(model, train),
+        weight_decay=train.weight_decay,
     )
     # A decoder asks the device whether all words have ended: that cannot be captured.
     fixed = graph and not isinstance(objective, Pronouncing)

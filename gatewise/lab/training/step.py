@@ -28,24 +28,28 @@ Sparsifier = GroupLasso | Variational | Refit
 
 
 class SGD(torch.optim.Optimizer):
-    """p = p - lr * grad, with lr a tensor beside the parameters; torch's own reads it on the host."""
+    """p = (1 - lr * weight_decay) p - lr * grad, lr a tensor beside them; torch's own reads it on the host."""
 
-    def __init__(self, params: list[nn.Parameter], lr: Tensor) -> None:
-        super().__init__(params, {"lr": lr})
+    def __init__(self, params: list[nn.Parameter], lr: Tensor, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
+                    if group["weight_decay"]:
+                        p.mul_(1 - group["lr"] * group["weight_decay"])
                     p.addcmul_(p.grad, group["lr"], value=-1)
 
 
-def make_optimizer(kind: str, params: list[nn.Parameter], lr: Tensor) -> torch.optim.Optimizer:
-    """Adam with torch's defaults (0.9, 0.999, 1e-8), or plain SGD."""
+def make_optimizer(
+    kind: str, params: list[nn.Parameter], lr: Tensor, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
+    """Adam with torch's defaults (0.9, 0.999, 1e-8), or plain SGD; the decay is no part of what Adam adapts."""
     if kind == "sgd":
-        return SGD(params, lr)
-    return torch.optim.Adam(params, lr=lr, fused=True, capturable=lr.is_cuda)
+        return SGD(params, lr, weight_decay)
+    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay, fused=True, capturable=lr.is_cuda)
 
 
 class TrainStep:
@@ -64,13 +68,15 @@ class TrainStep:
         device: torch.device,
         teacher: Teacher | None = None,
         dropped: DroppedWeights | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         self.teacher, self.dropped = teacher, dropped or DroppedWeights([])
         self.model, self.sparsifier, self.objective, self.feed = model, sparsifier, objective, feed
         self.clip, self.window_sum = clip, window_sum
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if isinstance(optimizer, str):
-            optimizer = make_optimizer(optimizer, self.parameters, torch.zeros((), device=device))
+            lr = torch.zeros((), device=device)
+            optimizer = make_optimizer(optimizer, self.parameters, lr, weight_decay)
         self.optimizer, self.lr = optimizer, optimizer.param_groups[0]["lr"]
         self.k = torch.zeros(1, dtype=torch.int64, device=device)
         self.lrs = torch.zeros(feed.n_batches, device=device)
