@@ -68,7 +68,7 @@ TO_640_NEURONS = (
 
 
 def controls(width: int, ways: str, seeds: int = 1) -> list[str]:
-    """Dense, with our penalty, which cuts nothing here, or with weight decay; of `0.2 group=0.001`, dropout is 0.2."""
+    """Dense, with our penalty, which cuts nothing here, or with weight decay; of `0.2 group=0.1`, dropout is 0.2."""
     penalty = "method=group-lasso threshold=0 "
     return [
         f"hidden={width} dropout={dropout} schedule=power decay=0.87 {penalty * how.startswith('group')}{how}".strip()

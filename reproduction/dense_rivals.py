@@ -1,8 +1,9 @@
 """Pruned networks against dense ones: test perplexity against live gates.
 
-Three curves: dense networks; gates and neurons pruned by lambda and refitted; pruned to a budget of gates. The first
-two are the table in docs/reproduction.md, "Against smaller dense networks", first seeds; the third is
-reproduction/choice_word_budgets.json, means over seeds.
+Four curves: dense networks; gates and neurons pruned by lambda and refitted; pruned to a budget of gates; dense
+networks with our penalty, which cuts nothing, or with weight decay. The first two are the table in
+docs/reproduction.md, "Against smaller dense networks", first seeds; the others are the chosen trials of
+reproduction/choice_word_budgets.json and choice_word_controls.json, means over seeds.
 
     python reproduction/dense_rivals.py --plot docs/dense_rivals.png
 """
@@ -14,7 +15,8 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -22,7 +24,8 @@ from gatewise.lab.plot import save
 from gatewise.lab.plot.style import FAINT, SERIES, blank, legend, plain
 
 HERE = Path(__file__).parent
-PAGE, BUDGETS = HERE.parent / "docs" / "reproduction.md", HERE / "choice_word_budgets.json"
+PAGE = HERE.parent / "docs" / "reproduction.md"
+BUDGETS, CONTROLS = (HERE / f"choice_word_{name}.json" for name in ("budgets", "controls"))
 
 
 class Network(NamedTuple):
@@ -44,24 +47,28 @@ def of_page(page: str) -> tuple[list[Network], list[Network]]:
     return refitted, dense
 
 
-def of_budgets(stored: str) -> list[Network]:
-    """Each budget of gates, the smallest first."""
-    seeds = defaultdict(list)
+def of_trials(stored: str) -> list[Network]:
+    """What was chosen of each size, the smallest first: it has the most seeds, then the best validation."""
+    sizes = defaultdict[int, defaultdict[str, list[Any]]](lambda: defaultdict(list))
     for trial in json.loads(stored)["trials"]:
-        gates = sum(trial["live_gates"])
-        seeds[gates].append(Network(sum(trial["neurons"]), gates, trial["test_ppl"]))
-    return [
-        Network(*(sum(values) / len(values) for values in zip(*networks)))
-        for _, networks in sorted(seeds.items())
-    ]
+        sizes[sum(trial["live_gates"])][trial["trial"].partition(" seed=")[0]].append(trial)
+    chosen = []
+    for gates, ways in sorted(sizes.items()):
+        runs = max(ways.values(), key=lambda runs: (len(runs), -runs[0]["valid_ppl"]))
+        neurons, tests = [sum(run["neurons"]) for run in runs], [run["test_ppl"] for run in runs]
+        chosen.append(Network(fmean(neurons), gates, fmean(tests)))
+    return chosen
 
 
-def draw(budgets: list[Network], refitted: list[Network], dense: list[Network]) -> Figure:
-    """Three curves over live gates, with their neurons beside the points."""
+def draw(
+    budgets: list[Network], controls: list[Network], refitted: list[Network], dense: list[Network]
+) -> Figure:
+    """Four curves over live gates, with their neurons beside the points."""
     figure = blank(7.2, 3.9)
     axes = figure.subplots()
     curves = (
         (dense, "s-", SERIES[1], "smaller dense network", (6, 3), "left"),
+        (controls, "D-", SERIES[3], "the same, with our penalty or weight decay", (-5, -4), "right"),
         (refitted, "^-", SERIES[2], "pruned by lambda, then refitted", (5, 2), "left"),
         (budgets, "o-", SERIES[0], "pruned to a budget of gates", (-6, -5), "right"),
     )
@@ -71,7 +78,7 @@ def draw(budgets: list[Network], refitted: list[Network], dense: list[Network]) 
         for n in networks:
             axes.annotate(
                 f"{n.neurons:.0f}", (n.gates, n.perplexity), shift, textcoords="offset points", ha=side,
-                va="bottom" if side == "left" else "top", size=7.5, color=FAINT,
+                va="bottom" if shift[1] > 0 else "top", size=7.5, color=FAINT,
             )  # fmt: skip
     title = "Word PTB, 2 x 200 LSTM, 40 epochs: lower and further left is better"
     plain(axes, title, "live gates (small numbers: neurons)", "test perplexity")
@@ -85,8 +92,9 @@ def draw(budgets: list[Network], refitted: list[Network], dense: list[Network]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--plot", type=Path, required=True)
-    page, stored = PAGE.read_text(encoding="utf-8"), BUDGETS.read_text(encoding="utf-8")
-    save(draw(of_budgets(stored), *of_page(page)), parser.parse_args().plot)
+    budgets, controls = (of_trials(path.read_text(encoding="utf-8")) for path in (BUDGETS, CONTROLS))
+    page = of_page(PAGE.read_text(encoding="utf-8"))
+    save(draw(budgets, controls, *page), parser.parse_args().plot)
 
 
 if __name__ == "__main__":

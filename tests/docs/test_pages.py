@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import generate
 import pytest
 import typer
-from dense_rivals import BUDGETS, of_budgets, of_page
+from dense_rivals import BUDGETS, CONTROLS, of_page, of_trials
 from pages import DOCS, PAGES, ROOT, anchors, blocks, links, name_of, nav, prose
 
 from gatewise.lab.cli import app
@@ -108,13 +108,14 @@ def test_generated_pages_are_fresh() -> None:
 
 
 def test_the_readme_shows_the_networks_of_the_picture() -> None:
-    """Pruned to a budget as stored, each beside a dense network of the page; both to the digits that are shown."""
-    row = r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d,]+) \| (\d+) \| ([\d.]+) \|$"
+    """Pruned to a budget as stored, each beside dense ones, plain and regularised; to the digits that are shown."""
+    row = r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$"
     shown = [[float(cell.replace(",", "")) for cell in cells] for cells in re.findall(row, README, re.M)]
     _, dense = of_page((DOCS / "reproduction.md").read_text(encoding="utf-8"))
-    budgets = of_budgets(BUDGETS.read_text(encoding="utf-8"))
+    budgets, controls = (of_trials(path.read_text(encoding="utf-8")) for path in (BUDGETS, CONTROLS))
     assert [(n, g, round(p, 1)) for n, g, p in budgets] == [(n, g, p) for g, n, p, *_ in shown]
-    assert {(n, g, p) for *_, g, n, p in shown} <= {(n, g, round(p, 1)) for n, g, p in dense}
+    assert {(n, g, p) for *_, g, n, p, _ in shown} <= {(n, g, round(p, 1)) for n, g, p in dense}
+    assert {(n, g, p) for *_, g, n, _, p in shown} <= {(n, g, round(p, 1)) for n, g, p in controls}
 
 
 def test_the_site_builds(tmp_path: Path) -> None:

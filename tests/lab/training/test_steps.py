@@ -162,10 +162,14 @@ def test_a_step_is_clip_and_update(penalised: bool) -> None:
 
 
 def mean_step(
-    model: WordLM, feed: Feed, sparsifier: gw.GroupLasso | None = None, optimizer: str = "sgd"
+    model: WordLM,
+    feed: Feed,
+    sparsifier: gw.GroupLasso | None = None,
+    optimizer: str = "sgd",
+    decay: float = 0.0,
 ) -> TrainStep:
     return TrainStep(model, sparsifier, Objective("words"), feed, optimizer=optimizer, clip=None, window_sum=False,
-                     device=CPU)  # fmt: skip
+                     device=CPU, weight_decay=decay)  # fmt: skip
 
 
 def same_parameters(model: WordLM, twin: WordLM) -> None:
@@ -205,19 +209,28 @@ def test_a_proximal_step_follows_the_update_at_its_rate() -> None:
     assert not model.rnn.weight_hh_l0.all()
 
 
-def test_adam_is_that_of_torch() -> None:
-    """With its defaults; over an epoch, since the first update does not depend on the betas."""
+TORCHS = {
+    "adam": lambda parameters, _: torch.optim.Adam(parameters, lr=0.1),
+    "adam with decay": lambda parameters, decay: torch.optim.AdamW(parameters, lr=0.1, weight_decay=decay),
+    "sgd with decay": lambda parameters, decay: torch.optim.SGD(parameters, lr=0.1, weight_decay=decay),
+}
+
+
+@pytest.mark.parametrize("how", TORCHS)
+def test_optimisers_are_those_of_torch(how: str) -> None:
+    """With their defaults; over an epoch, since the first update of Adam does not depend on the betas."""
     windows = Windows(torch.randint(9, (61,)), 3, 6, "drop")
     model, twin = twins()
-    step = mean_step(model, WindowFeed(windows), optimizer="adam")
+    kind, _, decays = how.partition(" ")
+    step = mean_step(model, WindowFeed(windows), optimizer=kind, decay=0.3 if decays else 0.0)
     step.begin([0.1] * len(windows))
-    adam, state = torch.optim.Adam(twin.parameters(), lr=0.1), None
+    optimizer, state = TORCHS[how](twin.parameters(), 0.3), None
     for inputs, targets in windows.windows():
         step()
         scores, state = twin(inputs, state)
-        adam.zero_grad()
+        optimizer.zero_grad()
         cross_entropy(scores.flatten(0, 1), targets.flatten()).backward()
-        adam.step()
+        optimizer.step()
         state = tuple(part.detach() for part in state)
     same_parameters(model, twin)
 
