@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from gatewise.nn.lookup import Stored, cell_of, ending
+from gatewise.nn.lookup import Stored, cell_of
 from gatewise.readers import Block, ReaderGraph
-from gatewise.readers.graph import joined
+from gatewise.readers.graph import own_matrices
 
 LEVELS = ("W", "W+N", "W+G+N")  # weights; weights and neurons; weights, gates and neurons
 
@@ -59,18 +59,16 @@ def find_groups(
     gate k of neuron j    row k*H + j of the input and of the recurrent matrix
     neuron j              every column that reads it: its recurrent one, and those of its readers
     neuron j at W+N       all of these as one group (ISS; a neuron's weights to itself count twice, as in ISS)
+
+    A neuron without known readers has no group: it stays, and at W+N its gates do, too.
     """
     groups: list[Tensor] = []
-    for block in grouped_blocks(graph, modules) if levels != "W" else ():
-        assert block.place is not None
-        module = model.get_submodule(block.module)
-        cell = cell_of(module)
+    for block in grouped_blocks(graph, modules, levels):
+        cell = cell_of(model.get_submodule(block.module))
         assert cell is not None
-        end = ending(module, *block.place)
-        own = [joined(block.module, label + end) for label in ("weight_ih", "weight_hh")]
         rows = torch.arange(cell.n_gates * block.width)
-        gates = torch.stack([lines.rows(name, rows) for name in own], dim=1)  # (G*H, 2)
-        reads = graph.reads_of(block.name)
+        gates = torch.stack([lines.rows(name, rows) for name in own_matrices(model, block)], 1)  # (G*H, 2)
+        reads = [] if block.name in graph.exposed else graph.reads_of(block.name)
         neurons = torch.full((block.width, len(reads)), lines.count)
         for k, r in enumerate(reads):
             columns = lines.columns(r.matrix, r.column + torch.arange(r.width))
@@ -85,16 +83,17 @@ def find_groups(
     return found[there], there
 
 
-def grouped_blocks(graph: ReaderGraph, modules: Iterable[str]) -> tuple[Block, ...]:
+def grouped_blocks(graph: ReaderGraph, modules: Iterable[str], levels: str) -> tuple[Block, ...]:
     """The layers of the named recurrent modules in the order of their groups: of each its gates, then its neurons."""
-    wanted = set(modules)
-    return tuple(b for b in graph.blocks.values() if b.module in wanted and b.place is not None)
+    wanted = set(modules) if levels != "W" else set[str]()
+    own = (b for b in graph.blocks.values() if b.module in wanted and b.place is not None)
+    return tuple(b for b in own if levels == "W+G+N" or b.name not in graph.exposed)
 
 
 def group_kinds(model: nn.Module, blocks: Iterable[Block], levels: str) -> Tensor:  # (groups,)
     """0 for the group of a gate, 1 for that of a neuron, whether or not an earlier cut left anything of it."""
     kinds = [torch.zeros(0, dtype=torch.int64)]
-    for block in blocks if levels != "W" else ():
+    for block in blocks:
         cell = cell_of(model.get_submodule(block.module))
         assert cell is not None
         gates = cell.n_gates * block.width if levels == "W+G+N" else 0

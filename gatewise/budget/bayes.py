@@ -25,7 +25,7 @@ class VariationalHandle:
 
     most = 4096.0  # the KL of one variable is small beside what the data say of it
 
-    def __init__(self, sparsifier: Variational) -> None:
+    def __init__(self, sparsifier: Variational, by_neuron: bool) -> None:
         self.sparsifier, self.model, self.readers = sparsifier, sparsifier.model, sparsifier.readers
         self.graph = find_readers(self.model, self.readers)
         self.scales: dict[str, tuple[str | None, str]] = {}  # layer -> names of its variables
@@ -37,12 +37,16 @@ class VariationalHandle:
                 if getattr(module, "neuron_scale" + end, None) is None:
                     continue
                 name = block_name(module, path, *place)
+                # Something unknown sees its c, which a neuron has whose z_h is zero.
+                stays = name in self.graph.memory and module.cell.n_states > 1
+                if stays and by_neuron:
+                    continue
                 has_gates = getattr(module, "gate_scale" + end, None) is not None
                 self.scales[name] = (
                     joined(path, "gate_scale" + end) if has_gates else None,
                     joined(path, "neuron_scale" + end),
                 )
-                layers.append(Layer(name, module.cell.n_gates, module.hidden_size))
+                layers.append(Layer(name, module.cell.n_gates, module.hidden_size, stays))
         self.units = Units(layers)
         self.gated = any(gates is not None for gates, _ in self.scales.values())
         for names in self.scales.values():

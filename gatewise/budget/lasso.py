@@ -20,16 +20,18 @@ class LassoHandle:
 
     most = 1024.0  # how hard units that have to go are pushed: lambda fits the loss, seldom the optimizer
 
-    def __init__(self, sparsifier: GroupLasso) -> None:
+    def __init__(self, sparsifier: GroupLasso, by_neuron: bool) -> None:
         self.sparsifier, self.model, self.readers = sparsifier, sparsifier.model, sparsifier.readers
         self.held: list[Tensor] = []  # of every matrix, once the choice is final: 1 where a weight may be
         self.heard: Tensor | None = None  # (groups,) squared changes of the loss, added up over batches
-        layers = []
-        for block in sparsifier.blocks if sparsifier.levels != "W" else ():
+        self.by_neuron, self.gated = by_neuron, sparsifier.levels == "W+G+N"
+        self.every: list[Layer] = []  # in the order of their groups
+        for block in sparsifier.blocks:
             cell = cell_of(self.model.get_submodule(block.module))
             assert cell is not None
-            layers.append(Layer(block.name, cell.n_gates, block.width))
-        self.units, self.gated = Units(layers), sparsifier.levels == "W+G+N"
+            self.every.append(Layer(block.name, cell.n_gates, block.width, block.name in sparsifier.staying))
+        layers = [layer for layer in self.every if not (by_neuron and layer.stays)]
+        self.units = Units(layers)
         if layers:
             self.reference = torch.cat([median_of_each(*pair) for pair in self.by_layer(*self.norms())])
 
@@ -83,7 +85,7 @@ class LassoHandle:
             raise ValueError(
                 "The budget was made for other layers or levels than this GroupLasso has: make it for the same ones."
             )
-        new, old_plan = LassoHandle(sparsifier), self.sparsifier.plan
+        new, old_plan = LassoHandle(sparsifier, self.by_neuron), self.sparsifier.plan
         if self.units.layers:
             new.reference = self.reference
         factors = torch.ones(len(sparsifier.there), device=old_plan.factors.device)
@@ -102,18 +104,23 @@ class LassoHandle:
     def parts(self, groups: Tensor) -> tuple[Tensor, Tensor]:
         """Values of groups as those of gates and of neurons; without groups of gates these are as their neurons."""
         gates, neurons, at = [], [], 0
-        for layer in self.units.layers:
+        for layer in self.every:
             n = layer.gates * layer.width if self.gated else 0
-            gates.append(groups[at : at + n])
-            neurons.append(groups[at + n : at + n + layer.width])
+            if layer in self.units.layers:
+                gates.append(groups[at : at + n])
+                neurons.append(groups[at + n : at + n + layer.width])
             at += n + layer.width
         every = torch.cat(neurons)
         return (torch.cat(gates) if self.gated else every[self.units.owner.to(every.device)]), every
 
     def whole(self, gates: Tensor, neurons: Tensor) -> Tensor:
-        """The other way: one value per group."""
-        both = self.units.by_layer(gates, neurons).values()
-        every = torch.cat([part.flatten() for pair in both for part in (pair if self.gated else pair[1:])])
+        """The other way: one value per group, and 1 for those of layers that are not steered."""
+        steered, parts = self.units.by_layer(gates, neurons), []
+        for layer in self.every:
+            one = gates.new_ones(layer.gates, layer.width)
+            pair = steered.get(layer.name, (one, one[0]))
+            parts += [part.flatten() for part in (pair if self.gated else pair[1:])]
+        every = torch.cat(parts)
         return every[self.there(every)]
 
     def strengths(self) -> tuple[Tensor, Tensor]:
@@ -125,6 +132,7 @@ class LassoHandle:
             torch.cat([part.flatten() / own[k] for part, own in zip(parts, usual)])
             for k, parts in enumerate(zip(*self.by_layer(gates, neurons)))
         )
+        neurons = torch.where(self.units.stays.to(neurons.device), torch.ones_like(neurons), neurons)
         if self.gated:  # a gate is worth no more than who reads its neuron
             gates = gates * neurons.clamp(max=1.0)[self.units.owner.to(gates.device)]
         return gates, neurons

@@ -22,6 +22,7 @@ from gatewise.sparsify.checks import check_choice
 from gatewise.sparsify.fixed import Fixed
 from gatewise.sparsify.refit import may_fill
 from gatewise.structure import reachable
+from gatewise.wording import by_reason
 
 LOOKS = 100  # in a training: enough to follow, and few enough to cost nothing
 WEAK, USUAL = 0.25, 0.5  # strengths between which a unit that is to stay is let off the penalty
@@ -75,19 +76,27 @@ class Budget(Fixed):
         wanted = {"gates": gates, "neurons": neurons, "weights": weights, "bytes": bytes}
         self.kind, asked = the_one(wanted)
         check_choice("precision", precision, PRECISIONS)
-        self.handle = handle_of(sparsifier)
+        self.by_neuron = self.kind == "neurons" or getattr(sparsifier, "levels", "") != "W+G+N"  # what goes
+        self.handle = handle_of(sparsifier, self.by_neuron)
         self.model, self.steps, self.precision = sparsifier.model, checked_steps(steps), precision
         if not 0 <= begin < end <= 1:
             raise ValueError(f"begin={begin}, end={end} are parts of the training: 0 <= begin < end <= 1.")
         self.begin, self.end = begin, end
         self.graph = find_readers(self.model, sparsifier.readers)
         if self.kind != "weights" and not self.handle.units.layers:
-            raise ValueError(
-                f'{self.kind}={asked!r}: levels="W" has no groups that could go as a whole. Use levels="W+N" or '
-                '"W+G+N", or weights=.'
-            )
-        self.by_neuron = self.kind == "neurons" or not self.handle.gated
-        self.unit = "neuron" if self.by_neuron else "gate"  # what goes as a whole
+            if sparsifier.levels == "W":
+                why = 'levels="W" has no groups that could go as a whole. Use levels="W+N" or "W+G+N", or weights=.'
+            else:
+                blocks = self.graph.blocks.values()
+                staying = {
+                    b.name: self.graph.exposed[b.name]
+                    for b in blocks
+                    if b.place and b.name in self.graph.exposed
+                }
+                said = " ".join(f"{names}: neurons stay, because {why}." for names, why in by_reason(staying))
+                why = f"there is no neuron that could go. {said}{self.graph.way_out(staying)}"
+            raise ValueError(f"{self.kind}={asked!r}: {why}")
+        self.unit = "neuron" if self.by_neuron else "gate"
         self.all = self.everything()
         self.target = absolute(self.kind, asked, self.all)
         self.refuse_impossible()
@@ -399,11 +408,12 @@ class Budget(Fixed):
         return {"of": self.kind, "all": self.all, "budget": self.target, "left": self.count()}
 
 
-def handle_of(sparsifier: GroupLasso | Variational) -> LassoHandle | VariationalHandle:
+def handle_of(sparsifier: GroupLasso | Variational, by_neuron: bool) -> LassoHandle | VariationalHandle:
+    """What turns it; `by_neuron`: neurons go as a whole, so layers whose neurons stay take no part."""
     if isinstance(sparsifier, GroupLasso):
-        return LassoHandle(sparsifier)
+        return LassoHandle(sparsifier, by_neuron)
     if isinstance(sparsifier, Variational):
-        return VariationalHandle(sparsifier)
+        return VariationalHandle(sparsifier, by_neuron)
     raise ValueError(
         f"A budget steers gatewise.GroupLasso or gatewise.Variational, not {type(sparsifier).__name__}."
     )

@@ -16,6 +16,7 @@ class Layer(NamedTuple):
     name: str
     gates: int  # G
     width: int  # H
+    stays: bool = False  # its neurons, since nobody knows who reads them; gates may go
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Units:
             torch.arange(layer.width).repeat(layer.gates) + start for layer, start in zip(self.layers, starts)
         ]
         self.owner = torch.cat([*owners, starts[:0]])  # (all gates,) the neuron of each
+        fixed = [torch.full((layer.width,), layer.stays) for layer in self.layers]
+        self.stays = torch.cat([*fixed, starts[:0].bool()])  # (all neurons,)
 
     def by_layer(self, gates: Tensor, neurons: Tensor) -> dict[str, tuple[Tensor, Tensor]]:  # (G, H), (H,)
         gate_parts = gates.split([layer.gates * layer.width for layer in self.layers])
@@ -51,10 +54,10 @@ class Units:
         }
 
     def of_gates(self, gates: Tensor) -> Kept:
-        """These gates, and the neurons that have one of them."""
+        """These gates, and the neurons that have one of them or stay in any case."""
         owner = self.owner.to(gates.device)
         count = torch.zeros(self.n_neurons, device=gates.device).index_add_(0, owner, gates.float())
-        return Kept(gates, count > 0)
+        return Kept(gates, (count > 0) | self.stays.to(gates.device))
 
     def of_neurons(self, neurons: Tensor) -> Kept:
         """These neurons with all their gates."""

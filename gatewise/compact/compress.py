@@ -209,7 +209,7 @@ def tied_layers(model: nn.Module, masks: Masks) -> dict[str, tuple[str, ...]]:
 def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Structure) -> None:
     """One warning for all that stays only because it is not understood: neurons without known readers, layers."""
     known = ReaderGraph(graph.blocks, graph.reads)
-    left, unknown = [], ""
+    unread: dict[str, dict[str, str]] = {}  # reason -> layer -> how many neurons it keeps
     for name, why in graph.exposed.items():
         if name in masks.recurrent:
             own = masks.recurrent[name]
@@ -217,13 +217,14 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
             if name not in graph.answers:
                 matrices[own.recurrent_matrix] = read_by_others(matrices[own.recurrent_matrix])
             silent = ~read_at_all(name, matrices, known).cpu() | ~own.neuron
-            unread = silent & structure.recurrent()[name].keep_neurons
-            if unread.any():
-                left.append(
-                    f"{name} keeps {counted(int(unread.sum()), 'neuron')} that no known weight reads ({why})"
-                )
-                unknown = unknown or graph.blocks[name].module
-    advice = f'. State their readers if you know them: readers={{"{unknown}": [...]}}' if unknown else ""
+            kept = silent & structure.recurrent()[name].keep_neurons
+            if kept.any():
+                unread.setdefault(why, {})[name] = counted(int(kept.sum()), "neuron")
+    left = [
+        f"{', '.join(f'{name} keeps {kept}' for name, kept in own.items())} that no known weight reads ({why})"
+        for why, own in unread.items()
+    ]
+    unknown = [name for own in unread.values() for name in own]
     for name, module in model.named_modules():
         why_not = why_not_recurrent(module)
         if why_not is not None and cell_of(module) is None:
@@ -234,7 +235,7 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
             uses = f"uses {raw} past the layer" if raw in graph.raw else f"asks how large {raw} is"
             left.append(f"{owner} stays as it is (forward() {uses})")
     if left:
-        warnings.warn(f"{'; '.join(left)}{advice}.", stacklevel=3)
+        warnings.warn(f"{'; '.join(left)}.{graph.way_out(unknown)}", stacklevel=3)
 
 
 def read_by_others(recurrent: Tensor) -> Tensor:  # (G*H, H) bool

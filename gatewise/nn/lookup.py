@@ -48,14 +48,16 @@ CALLED = frozenset(
 def forward_is_known(module: nn.Module) -> bool:
     """Whether a layer computes what its base class says, with the parameters it has.
 
-    A forward() or __call__() of its own, in a subclass or in the instance, may do anything; weight_norm and
-    spectral_norm make the weights anew from others in every call.
+    A forward() or __call__() of its own, in a subclass or in the instance, may do anything, and so may what makes its
+    weights.
     """
-    if isinstance(module, torch.jit.ScriptModule) or makes_weights(module) or own_call(module):
+    if isinstance(module, torch.jit.ScriptModule) or own_call(module):
         return False
     forward = type(module).forward
+    if forward.__module__.startswith("gatewise."):
+        return True
     known: tuple[type[nn.Module], ...] = (*TORCH_CELLS, nn.Linear, nn.Embedding)
-    return forward.__module__.startswith("gatewise.") or any(forward is kind.forward for kind in known)
+    return any(forward is kind.forward for kind in known) and makes_weights(module) is None
 
 
 def own_call(module: nn.Module) -> str | None:
@@ -69,9 +71,19 @@ def own_call(module: nn.Module) -> str | None:
     return min(own, default=None)
 
 
-def makes_weights(module: nn.Module) -> bool:
-    """Whether weight_norm or spectral_norm is on a layer, in the form that works by a hook."""
-    return any(isinstance(hook, WeightNorm | SpectralNorm) for hook in module._forward_pre_hooks.values())
+def makes_weights(module: nn.Module) -> str | None:
+    """What makes the weights of a layer anew in every call, so that nobody else may know them; None if nothing does.
+
+    weight_norm and spectral_norm in the form that works by a hook, or a module around the layer that took a parameter
+    away and puts a tensor in its place (weight drop). torch.nn.utils.prune and parametrisations are understood.
+    """
+    if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in module._forward_pre_hooks.values()):
+        return "a hook makes its weights"
+    names = getattr(module, "_flat_weights_names", ("weight_ih", "weight_hh"))
+    for name in names if isinstance(module, nn.RNNBase | nn.RNNCellBase) else ("weight",):
+        if {name, name + "_orig"}.isdisjoint(module._parameters) and not is_parametrized(module, name):
+            return f"its {name} is no parameter but something outside puts it there"
+    return None
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -90,11 +102,14 @@ def is_single_step(module: nn.Module) -> bool:
 def why_not_recurrent(module: nn.Module) -> str | None:
     """Why a recurrent-looking module is beyond us; None if it is not recurrent, or is understood."""
     if getattr(module, "proj_size", 0):
-        return f"proj_size={module.proj_size} mixes the neurons that would be removed one by one"
+        return (
+            f"proj_size={module.proj_size} mixes the neurons that would be removed one by one; use proj_size=0 and a "
+            "Linear after it"
+        )
     ours = isinstance(getattr(module, "cell", None), Cell) and hasattr(module, "hidden_size")
     if (ours or isinstance(module, tuple(TORCH_CELLS))) and not forward_is_known(module):
         own = f"{type(module).__name__} has a {own_call(module) or 'forward'}() of its own"
-        return "a hook makes its weights" if makes_weights(module) else own
+        return makes_weights(module) or own
     if is_quantized(module) and hasattr(module, "hidden_size"):
         return (
             "it is quantized, which comes after sparsifying and compressing, "
@@ -126,6 +141,12 @@ def matrix_names(module: nn.Module) -> list[str]:
     if cell_of(module) is None:
         return ["weight"]
     return [w + ending(module, *place) for place in places_of(module) for w in ("weight_ih", "weight_hh")]
+
+
+def computed_matrix(module: nn.Module) -> str | None:
+    """The first matrix that torch computes from another parameter (pruned, parametrised); None if there is none."""
+    own = dict(module.named_parameters(remove_duplicate=False))  # layers of a stack may share one
+    return next((name for name in matrix_names(module) if stored(module, name).name not in own), None)
 
 
 class Stored(NamedTuple):

@@ -131,9 +131,11 @@ def why_not(error: Exception) -> str:
     where = line_of_error(error)
     if isinstance(error, Undecided):
         said = f"it asks whether {error}, which calls answer differently"
-    else:
+    elif isinstance(error, Refused | NoCall | Impossible) or is_refusal(error):
         said = str(error).strip()
         said = said.splitlines()[0][:200] if said else type(error).__name__
+    else:  # torch's own words are about stand-ins, which nobody has seen
+        said = f"what happens there cannot be followed ({type(error).__name__})"
     return f"{where}: {said}" if where else said
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +75,14 @@ class ReaderGraph:
     def reads_by(self, matrix: str) -> list[Read]:
         return [read for read in self.reads if read.matrix == matrix]
 
+    def way_out(self, blocks: Iterable[str]) -> str:
+        """What would let neurons go that stay because something unknown may read them; empty if nothing would."""
+        modules = dict.fromkeys(self.blocks[name].module for name in blocks if name not in self.answers)
+        if not modules:
+            return ""
+        stated = f'"{next(iter(modules))}": [...]' + (", ..." if len(modules) > 1 else "")
+        return f" State their readers if you know them: readers={{{stated}}}."
+
 
 def find_blocks(model: nn.Module) -> dict[str, Block]:
     """Every bank of units in the model, by name."""
@@ -137,6 +145,13 @@ def input_matrices(module: nn.Module, name: str) -> list[str]:
     ]
 
 
+def own_matrices(model: nn.Module, block: Block) -> tuple[str, str]:
+    """The input and the recurrent matrix of a recurrence."""
+    assert block.place is not None
+    end = ending(model.get_submodule(block.module), *block.place)
+    return joined(block.module, "weight_ih" + end), joined(block.module, "weight_hh" + end)
+
+
 def inner_reads(model: nn.Module, blocks: Mapping[str, Block]) -> list[Read]:
     """What a recurrent layer reads of itself: each neuron's recurrent columns, and the next layer's input columns."""
     reads: list[Read] = []
@@ -145,8 +160,7 @@ def inner_reads(model: nn.Module, blocks: Mapping[str, Block]) -> list[Read]:
             continue
         module = model.get_submodule(block.module)
         layer, direction = block.place
-        own = joined(block.module, "weight_hh" + ending(module, layer, direction))
-        reads.append(Read(own, 0, block.name, 0, block.width, keeps_zero=True))
+        reads.append(Read(own_matrices(model, block)[1], 0, block.name, 0, block.width, keeps_zero=True))
         for above, side in places_of(module):
             if above == layer + 1:
                 matrix = joined(block.module, "weight_ih" + ending(module, above, side))

@@ -42,15 +42,15 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
         why = "it is the whole model: its output and state are the answer"
         return Found(exposed=dict.fromkeys(blocks, why), proven=dict.fromkeys(blocks, why))
     prefix, root = unwrapped(model)
+    follower = Follower(model, blocks, prefix)
     try:
         made, failure = recordings(root)
+        taken = states_taken(made)
+        for recording in made:
+            follower.follow(recording, taken)
     except Exception as error:  # forward() is the user's code: anything may be raised by recording it
         why = f"forward() could not be traced ({why_not(error)})"
         return Found(exposed=dict.fromkeys(blocks, why), memory=set(blocks))
-    follower = Follower(model, blocks, prefix)
-    taken = states_taken(made)
-    for recording in made:
-        follower.follow(recording, taken)
     found = follower.found
     called = {name for name, block in blocks.items() if block.module in follower.called}
     for name in blocks.keys() - called:
@@ -105,10 +105,10 @@ class Follower:
         for node in program.results:
             source = unshaped(node)
             if not isinstance(source.op, ops.LastState) or self.is_answer(source):
-                self.expose(self.trails[node], "forward() returns it", proven=True)
+                self.expose(self.trails[node], f"forward() returns it{at(node)}", proven=True)
             elif module_of(source.inputs[0]) not in taken:
                 why = "forward() returns its last state, which it does not take as an argument"
-                self.expose(self.trails[node], why)
+                self.expose(self.trails[node], why + at(node))
 
     def is_answer(self, state: Node) -> bool:
         """h of a single-step cell is its output too: whoever gets it may look at it."""
@@ -176,9 +176,8 @@ class Follower:
         self.expose(across, f"{name} reads it across another axis")
 
     def expose_all(self, node: Node, why: str) -> None:
-        line = str(node.line or "")
         for source in node.inputs:
-            self.expose(self.trails[source], f"{why} ({line})" if line else why)
+            self.expose(self.trails[source], why + at(node))
 
     def expose(self, trails: Iterable[Trail], why: str, proven: bool = False) -> None:
         for trail in trails:
@@ -264,6 +263,12 @@ class Follower:
                 return []
             hands.append(HandOver(source, target, trail.cell))
         return hands
+
+
+def at(node: Node) -> str:
+    """Where forward() made it, for the end of a reason."""
+    line = str(node.line or "")
+    return f" ({line})" if line else ""
 
 
 def all_same(one: Iterable[Trail], other: Iterable[Trail]) -> bool:

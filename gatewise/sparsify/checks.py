@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from gatewise.groups import LEVELS
-from gatewise.nn.lookup import cell_of, forward_is_known, is_compact, matrix_names, stored, why_not_recurrent
+from gatewise.nn.lookup import cell_of, computed_matrix, forward_is_known, why_not_recurrent
+from gatewise.readers.graph import joined
+from gatewise.wording import by_reason
 
 
 def check_levels(levels: str) -> None:
@@ -33,49 +35,58 @@ def check_not_negative(**values: float) -> None:
             raise ValueError(f"{name}={value} must not be negative.")
 
 
+class Chosen(NamedTuple):
+    """What a sparsifier works on, and what it leaves as it is."""
+
+    modules: dict[str, nn.Module]
+    left_out: dict[str, str]  # name -> why
+
+    def said(self) -> list[str]:
+        """`odd: left out, because proj_size=4 mixes ...`, for its one warning."""
+        return [f"{names}: left out, because {why}." for names, why in by_reason(self.left_out)]
+
+
 def chosen_modules(
     model: nn.Module,
     kinds: tuple[type[nn.Module], ...],
     layers: Sequence[str] | None,
     argument: str = "layers",
-) -> dict[str, nn.Module]:
+    why_not: Callable[[str, nn.Module], str | None] = lambda name, module: None,
+) -> Chosen:
     """Recurrent layers and modules of the given kinds, by name, each once; `layers` restricts them.
 
-    A recurrent layer that cannot be handled raises instead of being passed over.
+    What cannot be handled, `why_not` says more of it, is left out; that is an error only if it was asked for by name,
+    or if nothing else is there.
     """
     if isinstance(layers, str):
         raise ValueError(f"{argument}={layers!r} must be a list of names, not a string.")
     if layers is not None and not layers:
         raise ValueError(f"{argument}={layers!r} names no layer; name one, or leave {argument} out.")
     found: dict[str, nn.Module] = {}
-    refused: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    inside = attention_modules(model)
     for name, module in model.named_modules():
-        wanted = layers is None or name in layers
         reason = why_not_recurrent(module)
-        plain = isinstance(module, kinds) and forward_is_known(module)
-        if reason is not None and wanted:
-            refused[name] = reason
-        if reason is None and (cell_of(module) is not None or plain):
-            if wanted:
-                check_own_parameters(name, module, argument)
+        if reason is None:
+            if cell_of(module) is None and not (isinstance(module, kinds) and forward_is_known(module)):
+                continue
+            reason = why_not_own(module) or inside.get(name) or why_not(name, module)
+        if reason is None:
             found[name] = module
-    for name, reason in refused.items():
-        ways_out = []
-        if getattr(model.get_submodule(name), "proj_size", 0):
-            ways_out.append("use proj_size=0 and a Linear after it")
-        if found:
-            others = "name the layers to work on" if layers is None else "leave it out"
-            ways_out.append(f"{others} with {argument}=[...]")
-        raise ValueError(
-            f"{name or 'the model'}: {reason}, so it cannot be sparsified; "
-            f"{', or '.join(ways_out) or 'the model has no other layer that can'}."
-        )
+        else:
+            left_out[name] = reason
+    for name in layers or ():
+        if name in left_out:
+            raise ValueError(
+                f"{name or 'the model'}: {left_out[name]}, so it cannot be sparsified. Leave it out of {argument}=."
+            )
     if not found:
-        raise ValueError("The model has no LSTM or GRU layer to sparsify.")
+        others = [f"{names}: {why}." for names, why in by_reason(left_out)]
+        raise ValueError(" ".join(["The model has no LSTM or GRU layer to sparsify.", *others]))
     check_names(model, found, layers or (), argument)
-    chosen = found if layers is None else {name: found[name] for name in found if name in layers}
-    check_called(model, chosen, argument)
-    return chosen
+    if layers is None:
+        return Chosen(found, left_out)
+    return Chosen({name: found[name] for name in found if name in layers}, {})
 
 
 def check_names(
@@ -91,38 +102,30 @@ def check_names(
             raise ValueError(f"{argument}: {name!r} {what}; there are {there}.")
 
 
-def check_own_parameters(name: str, module: nn.Module, argument: str = "") -> None:
+def why_not_own(module: nn.Module) -> str | None:
     """A weight that torch computes from another one (pruned, parametrised) cannot be changed where it stands."""
-    own = dict(module.named_parameters(remove_duplicate=False))  # layers of a stack may share one
-    made = [matrix for matrix in matrix_names(module) if stored(module, matrix).name not in own]
-    if made:
-        without = f", or leave the layer out with {argument}=[...]" if argument else ""
-        raise ValueError(
-            f"{name or 'the model'}: {made[0]} is computed from another parameter (torch.nn.utils.prune or a "
-            f"parametrisation). Make it permanent first (prune.remove, remove_parametrizations){without}."
-        )
+    made = computed_matrix(module)
+    if made is None:
+        return None
+    return (
+        f"its {made} is computed from another parameter (torch.nn.utils.prune or a parametrisation); make it "
+        "permanent first (prune.remove, remove_parametrizations)"
+    )
 
 
-def check_whole(chosen: Mapping[str, nn.Module]) -> None:
-    """A posterior for every weight of a dense layer: what was cut has none to begin with."""
-    for name, module in chosen.items():
-        if is_compact(module):
-            raise ValueError(
-                f"{name or 'the model'}: it is compact already, and gatewise.Variational converts whole layers. To "
-                "sparsify it further use gatewise.GroupLasso, to train it on gatewise.Refit."
-            )
+def check_own_parameters(name: str, module: nn.Module) -> None:
+    if (why := why_not_own(module)) is not None:
+        raise ValueError(f"{name or 'the model'}: {why}.")
 
 
-def check_called(model: nn.Module, chosen: Mapping[str, nn.Module], argument: str) -> None:
+def attention_modules(model: nn.Module) -> dict[str, str]:
     """Attention of torch.nn uses the weights of its inner layers without calling them: noise would not reach them."""
+    found = {}
     for outer, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
-            inner = [name for name in chosen if name.startswith(f"{outer}." if outer else "")]
-            if inner:
-                raise ValueError(
-                    f"{inner[0]}: it belongs to MultiheadAttention {outer!r}, which uses its weights without calling "
-                    f"it. Leave it out with {argument}=[...]."
-                )
+            why = f"MultiheadAttention {outer!r} uses its weights without calling it"
+            found |= {joined(outer, name): why for name, _ in module.named_modules() if name}
+    return found
 
 
 def check_numbers(n_train: int, snr_threshold: float, log_sigma: float, batch_dim: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,15 +12,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gatewise.groups import Lines, find_groups, group_kinds, grouped_blocks
-from gatewise.nn.lookup import check_finite, matrix_names, stored
-from gatewise.readers import Block, ReaderGraph, Stated, find_readers
-from gatewise.readers.graph import joined
+from gatewise.nn.lookup import check_finite, computed_matrix, is_linear, matrix_names, stored
+from gatewise.readers import ReaderGraph, Stated, find_readers
+from gatewise.readers.graph import joined, own_matrices
 from gatewise.sparsify.checks import (
+    Chosen,
     check_choice,
     check_levels,
     check_not_negative,
-    check_own_parameters,
     chosen_modules,
+    why_not_own,
 )
 from gatewise.sparsify.dispatch import gradient, threshold_, value_and_slopes
 from gatewise.sparsify.fixed import Fixed
@@ -28,6 +30,7 @@ from gatewise.sparsify.plan import Plan
 from gatewise.sparsify.proximal import rate_of, shrink_, soften_
 from gatewise.sparsify.watch import Watch, left_of_matrices
 from gatewise.structure import Structure
+from gatewise.wording import by_reason, shortened
 
 LOOKS = (
     25,
@@ -55,7 +58,11 @@ class GroupLasso(Fixed):
     A compact network can be sparsified further: groups are made of the rows and columns that it still has, and
     compress() cuts what became zero.
 
+    A layer whose readers tracing does not find has no groups of neurons: its gates and weights are sparsified, and
+    one warning says so, and why.
+
     Args:
+        l1, group: lambdas, by default for a mean loss and Adam; there is no group at "W".
         threshold: 1e-4 by default, 0 with proximal updates.
         update: "subgradient", as in the paper, or "proximal".
         layers: recurrent layers whose gates and neurons form groups; all by default.
@@ -69,8 +76,8 @@ class GroupLasso(Fixed):
         model: nn.Module,
         levels: str = "W+G+N",
         *,
-        l1: float = 1e-5,
-        group: float = 0.0,
+        l1: float = 1e-4,
+        group: float | None = None,
         threshold: float | None = None,
         update: str = "subgradient",
         layers: Sequence[str] | None = None,
@@ -81,6 +88,8 @@ class GroupLasso(Fixed):
         check_choice("update", update, UPDATES)
         if threshold is None:
             threshold = 1e-4 if update == "subgradient" else 0.0
+        if group is None:
+            group = 0.0 if levels == "W" else 1e-3
         check_not_negative(l1=l1, group=group, threshold=threshold)
         if (levels == "W") != (group == 0):
             hint = (
@@ -96,20 +105,21 @@ class GroupLasso(Fixed):
         self.model, self.levels, self.readers = model, levels, readers
         self.l1, self.group, self.threshold, self.update = l1, group, threshold, update
         self._stored_as: dict[tuple[str, type], str] = {}  # names of parameters by matrix and kind of layer
-        recurrent = chosen_modules(model, (), layers)
-        graph = find_readers(model, readers)
-        if levels != "W":
-            refuse_unknown_readers(graph, recurrent)
+        chosen = chosen_modules(model, (), layers)
+        recurrent = chosen.modules
+        graph = with_computed_readers(model, find_readers(model, readers))
         if l1_layers is None:
             scope = {**recurrent, **linear_readers(model, graph, recurrent)}
-            warn_left_out(model, graph, recurrent, scope)
         else:
-            scope = chosen_modules(model, (nn.Linear, nn.Embedding), l1_layers, "l1_layers")
-        in_scope, grouped = matrices_of(scope), matrices_of(recurrent)
-        grouped += [read.matrix for read in graph.reads if graph.blocks[read.block].module in recurrent]
-        names = dict.fromkeys([*in_scope, *(grouped if levels != "W" else [])])
-        for name in dict.fromkeys(matrix.rpartition(".")[0] for matrix in names):
-            check_own_parameters(name, model.get_submodule(name))
+            scope = chosen_modules(model, (nn.Linear, nn.Embedding), l1_layers, "l1_layers").modules
+        warn_left(model, graph, chosen, levels, scope if l1_layers is None else None)
+        self.blocks = grouped_blocks(graph, recurrent, levels)
+        self.staying = {block.name for block in self.blocks} & graph.exposed.keys()  # neurons without groups
+        grouped = [name for block in self.blocks for name in own_matrices(model, block)]
+        whole = {block.name for block in self.blocks} - self.staying
+        grouped += [read.matrix for read in graph.reads if read.block in whole]
+        in_scope = matrices_of(scope)
+        names = dict.fromkeys([*in_scope, *grouped])
         # A parameter shared by two layers is one parameter: it is penalised and thresholded once.
         first: dict[int, str] = {}
         for name in names:
@@ -123,7 +133,6 @@ class GroupLasso(Fixed):
             module, _, matrix = name.rpartition(".")
             own = stored(model.get_submodule(module), matrix)
             lines.add(name, first[id(self._parameter(name))], own)
-        self.blocks = grouped_blocks(graph, recurrent)
         l1_names = {first[id(self._parameter(name))] for name in in_scope}
         groups, self.there = find_groups(model, graph, recurrent, levels, lines)
         l1_of = tuple(l1 * (name in l1_names) for name in self.matrices)
@@ -269,43 +278,43 @@ class Penalty(torch.autograd.Function):
         return None, *grads
 
 
-def unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> list[Block]:
-    """Blocks of the chosen layers that something sees that cannot be named."""
-    blocks = [graph.blocks[name] for name in graph.exposed]
-    return [block for block in blocks if block.place is not None and block.module in recurrent]
+def with_computed_readers(model: nn.Module, graph: ReaderGraph) -> ReaderGraph:
+    """Columns that are computed from other parameters cannot be penalised, so who they read stays."""
+    exposed = dict(graph.exposed)
+    for read in graph.reads:
+        name = read.matrix.rpartition(".")[0]
+        if read.block not in exposed and (why := why_not_own(model.get_submodule(name))) is not None:
+            exposed[read.block] = f"{name} reads it, and {why}"
+    return replace(graph, exposed=exposed)
 
 
-def refuse_unknown_readers(graph: ReaderGraph, recurrent: Mapping[str, nn.Module]) -> None:
-    for block in unknown_readers(graph, recurrent):
-        way_out = f'State who reads the layer: readers={{"{block.module}": [...]}}'
-        if not block.module:
-            way_out = "Put it in a module with the layers that read it"
-        if others := [name for name in recurrent if name != block.module]:
-            way_out += f", leave it out: layers={others}"
-        raise ValueError(
-            f"{block.name}: its readers are not known ({graph.exposed[block.name]}), so its neurons form no groups. "
-            f'{way_out}, or use levels="W".'
-        )
-
-
-def warn_left_out(
-    model: nn.Module, graph: ReaderGraph, recurrent: Mapping[str, nn.Module], scope: Mapping[str, nn.Module]
+def warn_left(
+    model: nn.Module,
+    graph: ReaderGraph,
+    chosen: Chosen,
+    levels: str,
+    scope: Mapping[str, nn.Module] | None,  # of L1, where nobody named it
 ) -> None:
-    """L1 is for the Linear layers that read the chosen ones; say so where it cannot be told which do."""
-    left_out = [
-        block.module
-        for block in graph.blocks.values()
-        if block.module not in scope and isinstance(model.get_submodule(block.module), nn.Linear)
-    ]
-    unknown = unknown_readers(graph, recurrent)
-    if unknown and left_out:
-        block = unknown[0]
-        warnings.warn(
-            f"{block.name}: its readers are not known ({graph.exposed[block.name]}), so no L1 is put on "
-            f"{', '.join(left_out)}. Say which layers get it, for instance l1_layers={[*scope, *left_out]}, or "
-            f'state who reads the layer: readers={{"{block.module}": [...]}}.',
-            stacklevel=3,
+    """One warning for all that is not sparsified: layers, neurons without known readers, and who may read them."""
+    own = [block for block in graph.blocks.values() if block.module in chosen.modules and block.place]
+    unknown = {block.name: graph.exposed[block.name] for block in own if block.name in graph.exposed}
+    said = chosen.said()
+    if unknown and levels != "W":
+        said += [f"{names}: neurons stay, because {why}." for names, why in by_reason(unknown)]
+        said.append(
+            f"There {'weights and gates are' if levels == 'W+G+N' else 'only weights are'} sparsified."
         )
+    linear = [name for name, module in model.named_modules() if is_linear(module) and name in graph.blocks]
+    missing = [name for name in linear if name not in (linear if scope is None else scope)]
+    unsure = sorted(unknown.keys() - graph.answers)
+    if missing and unsure:
+        said.append(
+            f"{shortened(missing)} may read {shortened(unsure)}: no L1 is put there without l1_layers=[...]."
+        )
+    if unsure and (levels != "W" or missing):
+        said.append(graph.way_out(unknown).strip())
+    if said:
+        warnings.warn(" ".join(said), stacklevel=3)
 
 
 def linear_readers(
@@ -316,7 +325,7 @@ def linear_readers(
     for read in graph.reads:
         name = read.matrix.rpartition(".")[0]
         module = model.get_submodule(name)
-        if graph.blocks[read.block].module in recurrent and isinstance(module, nn.Linear):
+        if graph.blocks[read.block].module in recurrent and is_linear(module) and not computed_matrix(module):
             found[name] = module
     return found
 

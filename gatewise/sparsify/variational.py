@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.nn.lookup import cell_of, check_finite, ending, is_single_step, replace_module
+from gatewise.nn.lookup import cell_of, check_finite, ending, is_compact, is_single_step, replace_module
 from gatewise.readers import ReaderGraph, Stated, find_readers
 from gatewise.readers.graph import joined
 from gatewise.sparsify.checks import (
+    Chosen,
     check_choice,
     check_levels,
     check_numbers,
     check_warm_up,
-    check_whole,
     chosen_modules,
 )
 from gatewise.sparsify.dispatch import sample_and_kl
@@ -37,6 +37,7 @@ from gatewise.sparsify.posterior import KL_FORMS, kl_of, total_kl, versions_of
 from gatewise.sparsify.ranks import Agreement, check_not_wrapped, enter_own_noise
 from gatewise.sparsify.watch import EVERY, Watch, is_capturing, left_of_posteriors, never_moved
 from gatewise.structure import Structure
+from gatewise.wording import by_reason
 
 NOISES = ("sequence", "batch")
 LINEAR_NOISES = ("weights", "local", "sequence")
@@ -97,10 +98,10 @@ class Variational(Fixed):
                 "file, convert a fresh model and load into it: load_state_dict(), or gatewise.load(path, into=model)."
             )
         check_finite(model)
-        chosen = without_frozen(chosen_modules(model, (nn.Linear, nn.Embedding), layers), layers is not None)
         graph = find_readers(model, readers)
-        check_convertible(chosen, graph, vocabulary)
-        check_whole(chosen)
+        found = chosen_modules(model, (nn.Linear, nn.Embedding), layers, why_not=WhyNot(model, graph))
+        chosen = without_frozen(found.modules, layers is not None)
+        check_vocabulary(chosen, found.left_out, vocabulary)
         check_not_wrapped(model, chosen.values())
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
         self.form, self.warm_up = KL_FORMS[kl], warm_up
@@ -109,8 +110,7 @@ class Variational(Fixed):
         noises = linear_noises(linear_noise, chosen)
         position = batch_dim if batch_dim is not None else found_batch_dim(chosen, noise, noises, vocabulary)
         shared: dict[int, nn.Parameter] = {}
-        if levels != "W":
-            warn_untraced(graph, chosen)
+        warn_left(graph, found, chosen, levels)
         for name, dense in chosen.items():
             new = converted(name, dense, noises, position)
             new.become_posterior(noise, snr_threshold)
@@ -293,47 +293,79 @@ class Variational(Fixed):
         return {**self.__dict__, "_kl": None}  # part of a graph
 
 
+class WhyNot:
+    """What stands against a posterior for every weight of a layer; None if nothing does."""
+
+    def __init__(self, model: nn.Module, graph: ReaderGraph) -> None:
+        self.raw_of, self.owners = graph.raw_of, dict[int, list[nn.Module]]()
+        for module in model.modules():
+            for p in module.parameters(recurse=False):
+                self.owners.setdefault(id(p), []).append(module)
+        self.paths = {module: name for name, module in model.named_modules()}
+
+    def __call__(self, name: str, module: nn.Module) -> str | None:
+        if not name:
+            return "it is the model itself and cannot be replaced in place; put it in a module"
+        if (why := self.alone(name, module)) is not None:
+            return why
+        # Of a shared weight one layer would see the posterior and another one its bare mean.
+        for p in module.parameters(recurse=False):
+            for other in self.owners[id(p)] if p.dim() == 2 else ():
+                path = self.paths[other]
+                if other is not module and (why := self.alone(path, other)) is not None:
+                    return f"it shares its weight with {path}: {why}"
+        return None
+
+    def alone(self, name: str, module: nn.Module) -> str | None:
+        if is_compact(module):
+            return (
+                "it is compact already, and gatewise.Variational converts whole layers; gatewise.GroupLasso "
+                "sparsifies it further, gatewise.Refit trains it on"
+            )
+        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse):
+            return (
+                "an embedding with max_norm or sparse gradients cannot be converted, since the KL pulls on every row "
+                "at every step; build it without them"
+            )
+        if (used := self.raw_of.get(name)) is not None:
+            return (
+                f"forward() uses {used} past the layer, where it would stay without noise; call the layer instead "
+                "(to share a weight, assign it: fc.weight = emb.weight)"
+            )
+        matrices = {n: p.requires_grad for n, p in module.named_parameters(recurse=False) if p.dim() == 2}
+        frozen = [n for n, trains in matrices.items() if not trains]
+        if frozen and len(frozen) < len(matrices):
+            return f"{frozen[0]} is frozen (requires_grad=False), and a posterior would train beside it; unfreeze it"
+        return None
+
+
 def without_frozen(chosen: Mapping[str, nn.Module], asked_for: bool) -> dict[str, nn.Module]:
     """A log sigma beside a frozen mean would train, and prune what should stay as it is."""
     found = {}
     for name, module in chosen.items():
         matrices = {n: p.requires_grad for n, p in module.named_parameters(recurse=False) if p.dim() == 2}
-        frozen = [n for n, trains in matrices.items() if not trains]
-        if frozen and (asked_for or len(frozen) < len(matrices)):
-            raise ValueError(
-                f"{joined(name, frozen[0])} is frozen (requires_grad=False), and a posterior would train beside it. "
-                "Leave the layer out of layers=[...], or unfreeze it."
-            )
-        if not frozen:
+        if any(matrices.values()):
             found[name] = module
+        elif asked_for:
+            raise ValueError(
+                f"{joined(name, min(matrices))} is frozen (requires_grad=False), and a posterior would train beside "
+                "it. Leave the layer out of layers=[...], or unfreeze it."
+            )
     if not found:
         raise ValueError("All layers are frozen (requires_grad=False): there is nothing to sparsify.")
     return found
 
 
-def check_convertible(chosen: Mapping[str, nn.Module], graph: ReaderGraph, vocabulary: Sequence[str]) -> None:
+def check_vocabulary(
+    chosen: Mapping[str, nn.Module], left_out: Mapping[str, str], vocabulary: Sequence[str]
+) -> None:
     embeddings = [name for name, module in chosen.items() if isinstance(module, nn.Embedding)]
     for name in vocabulary:
         if name not in embeddings:
             listed = ", ".join(embeddings) or "none"
+            why = f" ({left_out[name]})" if name in left_out else ""
             raise ValueError(
-                f"vocabulary: {name!r} is not an embedding among the layers to convert; there are: {listed}."
-            )
-    for name, module in chosen.items():
-        if not name:
-            raise ValueError(
-                "The model itself is a single layer and cannot be replaced in place; put it in a module."
-            )
-        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse):
-            raise ValueError(
-                f"{name}: an embedding with max_norm or sparse gradients cannot be converted: the KL pulls on "
-                "every row at every step. Build it without them."
-            )
-        used = graph.raw_of.get(name)
-        if used is not None:
-            raise ValueError(
-                f"{used}: forward() uses this parameter past the layer, where it would stay without noise. Call "
-                "the layer instead; to share a weight, assign it: fc.weight = emb.weight."
+                f"vocabulary: {name!r} is not an embedding among the layers to convert{why}; there are: {listed}."
             )
 
 
@@ -387,13 +419,15 @@ def fed_by_embedding(name: str, graph: ReaderGraph, model: nn.Module) -> bool:
     )
 
 
-def warn_untraced(graph: ReaderGraph, chosen: Mapping[str, nn.Module]) -> None:
-    layers = (name for name, module in chosen.items() if not isinstance(module, nn.Embedding))
-    reader = next((f'"{name}"' for name in layers), "...")
+def warn_left(graph: ReaderGraph, found: Chosen, chosen: Mapping[str, nn.Module], levels: str) -> None:
+    """One warning for layers that are left out, and for embeddings without known readers."""
+    said = found.said()
+    unknown = {}
     for name, module in chosen.items():
-        if isinstance(module, nn.Embedding) and name in graph.exposed:
-            warnings.warn(
-                f"{name}: its readers are not known ({graph.exposed[name]}), so no z_x is made for its components. "
-                f'State them, for instance readers={{"{name}": [{reader}]}}.',
-                stacklevel=3,
-            )
+        if isinstance(module, nn.Embedding) and name in graph.exposed and levels != "W":
+            unknown[name] = graph.exposed[name]
+    said += [
+        f"{names}: no z_x is made for its components, because {why}." for names, why in by_reason(unknown)
+    ]
+    if said:
+        warnings.warn(" ".join(said) + graph.way_out(unknown), stacklevel=3)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gatewise.nn.lookup import ending, places_of, stored
 from gatewise.readers import Read, ReaderGraph
-from gatewise.readers.graph import block_name, joined
+from gatewise.readers.graph import block_name, own_matrices
 from gatewise.sparsify.layers import LOG_SIGMA, RecurrentPosterior
 from gatewise.sparsify.posterior import kept
 
@@ -77,11 +77,11 @@ def left_of_matrices(
         if block.place is None or block.module not in modules:
             continue
         module = model.get_submodule(block.module)
-        own = {joined(block.module, w + ending(module, *block.place)) for w in ("weight_ih", "weight_hh")}
+        own = own_matrices(model, block)
         reads = [r for r in graph.reads_of(block.name) if r.matrix not in own]
         heard = block.name in graph.exposed or not reads
         heard = heard or any(bool((columns_of(model, r, matrix) != 0).any()) for r in reads)
-        some = bool((matrix(joined(block.module, "weight_ih" + ending(module, *block.place))) != 0).any())
+        some = bool((matrix(own[0]) != 0).any())
         name = block_name(module, block.module, block.place[0], 0)
         left[name] = left.get(name, False) or (heard and some)
     return left

@@ -128,12 +128,21 @@ class SparsifierContract:
         with pytest.raises(ValueError, match=r"fc\.weight: 1 of 8 values are NaN"):
             self.make(model)
 
-    def test_what_has_no_gates_is_refused_by_name(self) -> None:
-        """A recurrent layer that cannot be handled raises instead of being passed over."""
-        for layer, why in [(nn.RNN(3, 4), "RNN has no gates"), (nn.LSTM(3, 5, proj_size=4), "proj_size=4")]:
-            model = Net(lambda m, x: m.fc(m.odd(x)[0]), odd=layer, rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2))
-            with pytest.raises(ValueError, match=f"odd: {why}"):
-                self.make(model)
+    def test_what_has_no_gates_is_left_out(self) -> None:
+        """A recurrent layer that cannot be handled costs a sentence, not the model; asked for by name, an error."""
+        for layer, why in [
+            (nn.RNN(3, 4), "RNN has no gates"),
+            (nn.LSTM(3, 5, proj_size=4), "proj_size=4 .* use proj_size=0 and a Linear after it"),
+        ]:
+            model = Net(
+                lambda m, x: m.fc(m.rnn(m.odd(x)[0])[0]), odd=layer, rnn=nn.GRU(4, 4), fc=nn.Linear(4, 2)
+            )
+            with pytest.raises(ValueError, match=rf"odd: {why}.*Leave it out of layers=\.$"):
+                self.make(model, layers=["odd", "rnn"])
+            with pytest.warns(UserWarning, match=rf"^odd: left out, because {why}\.$"):
+                sparsifier = self.make(model)
+            assert sparsifier.penalty() > 0
+            assert type(model.odd) is type(layer)
 
     def test_what_has_no_gates_can_be_left_out(self) -> None:
         def forward(m: Any, x: Any) -> Any:
@@ -148,15 +157,47 @@ class SparsifierContract:
             self.make(nn.Sequential(nn.Conv1d(2, 2, 1)))
 
     @pytest.mark.parametrize("weight", ["weight_ih_l0", "weight_hh_l0", "weight_hh_l1_reverse"])
-    def test_a_pruned_weight_is_refused(self, weight: str) -> None:
+    def test_a_pruned_layer_is_left_out(self, weight: str) -> None:
         """torch.nn.utils.prune computes the weight anew at each call; what we write into it would be lost."""
-        model = Classifier(num_layers=2, bidirectional=True)
-        nn.utils.prune.random_unstructured(model.rnn, weight, amount=0.5)
-        with pytest.raises(ValueError, match=f"rnn: {weight} is computed from another parameter"):
-            self.make(model)
+        layers = {
+            "odd": nn.LSTM(3, 2, num_layers=2, bidirectional=True),
+            "rnn": nn.GRU(4, 4),
+            "fc": nn.Linear(4, 2),
+        }
+        model = Net(lambda m, x: m.fc(m.rnn(m.odd(x)[0])[0]), **layers)
+        nn.utils.prune.random_unstructured(model.odd, weight, amount=0.5)
+        why = rf"odd: .*its {weight} is computed from another parameter .*prune\.remove"
+        with pytest.warns(UserWarning, match=why):
+            sparsifier = self.make(model)
+        (model(torch.randn(5, 2, 3)).square().sum() + sparsifier.penalty()).backward()
+        assert type(model.odd) is nn.LSTM
+        with pytest.raises(ValueError, match=why):
+            self.make(model, layers=["odd"])
 
-    def test_a_reader_with_a_parametrisation_is_refused(self) -> None:
+    def test_a_weight_that_is_made_anew_leaves_its_layer_out(self) -> None:
+        """Weight drop: a wrapper takes a parameter away, and puts a tensor in its place that nobody may change."""
+
+        class Dropped(nn.LSTM):
+            def __init__(self, *sizes: int) -> None:
+                super().__init__(*sizes)
+                self.raw = self._parameters.pop("weight_hh_l0")
+                self.weight_hh_l0 = self.raw * 1
+
+        model = Net(
+            lambda m, x: m.fc(m.rnn(m.odd(x)[0])[0]), odd=Dropped(3, 4), rnn=nn.GRU(4, 4), fc=nn.Linear(4, 2)
+        )
+        x = torch.randn(5, 2, 3)
+        with pytest.warns(UserWarning, match="odd: left out, because its weight_hh_l0 is no parameter"):
+            self.make(model).penalty().backward()
+        model.eval()
+        with pytest.warns(UserWarning, match="odd stays as it is"):
+            torch.testing.assert_close(gw.compress(model)(x), model(x))
+
+    def test_a_reader_with_a_parametrisation(self) -> None:
+        """Its columns cannot be penalised, so it is left out; the layer that it reads is not."""
         model = Classifier()
         nn.utils.parametrizations.weight_norm(model.fc)
-        with pytest.raises(ValueError, match="fc: weight is computed from another parameter"):
-            self.make(model)
+        with pytest.warns(UserWarning, match=r"fc.*its weight is computed from another parameter"):
+            sparsifier = self.make(model)
+        (model(torch.randint(3, (5, 2))).square().sum() + sparsifier.penalty()).backward()
+        assert gw.measure(model).gates["rnn.l0"] > 0

@@ -50,33 +50,57 @@ def test_errors_name_the_option(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: nn.LSTM(3, 4), "single layer"),
         (
             lambda: Net(lambda m, x: m.rnn(m.emb(x))[0], emb=nn.Embedding(5, 3, max_norm=1.0), rnn=nn.GRU(3, 4)),
-            "emb: an embedding with max_norm",
+            "emb: left out, because an embedding with max_norm",
         ),
         (
             lambda: Net(lambda m, x: m.rnn(m.emb(x))[0], emb=nn.Embedding(5, 3, sparse=True), rnn=nn.GRU(3, 4)),
-            "emb: .* sparse gradients",
+            "emb: left out, because .* sparse gradients",
         ),
         (
             lambda: Net(
                 lambda m, x: nn.functional.linear(m.rnn(m.emb(x))[0], m.emb.weight),
                 emb=nn.Embedding(5, 3), rnn=nn.GRU(3, 3),
             ),
-            r"emb\.weight: forward\(\) uses this parameter past the layer",
+            r"emb: left out, because forward\(\) uses emb\.weight past the layer",
         ),
         (
             lambda: Net(
                 lambda m, x: m.att(*[m.rnn(x)[0]] * 3)[0], rnn=nn.GRU(4, 4), att=nn.MultiheadAttention(4, 2)
             ),
-            r"att\.out_proj: it belongs to MultiheadAttention",
+            r"att\.out_proj: left out, because MultiheadAttention 'att' uses its weights",
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_converted_is_named(model: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        gw.Variational(model(), "W", n_train=1)
+def test_what_cannot_be_converted_is_left_out_and_named(model: Any, message: str) -> None:
+    """One layer must not cost the model; asked for by name it is an error."""
+    network = model()
+    with pytest.warns(UserWarning, match=f"^{message}"):
+        sparsifier = gw.Variational(network, "W", n_train=1)
+    assert sparsifier.penalty() > 0
+    name = message.partition(":")[0].replace("\\", "")
+    with pytest.raises(ValueError, match="so it cannot be sparsified"):
+        gw.Variational(model(), "W", n_train=1, layers=[name])
+
+
+def test_a_single_layer_cannot_be_replaced() -> None:
+    with pytest.raises(ValueError, match=r"the model: it is the model itself .*; put it in a module\.$"):
+        gw.Variational(nn.LSTM(3, 4), n_train=1)
+
+
+def test_who_shares_a_weight_with_a_layer_that_is_left_out_is_left_out_too() -> None:
+    """One would see the posterior, the other its bare mean, and a cut would make one matrix of both."""
+    model = Net(
+        lambda m, x: m.fc(m.rnn(m.emb(x))[0]), emb=nn.Embedding(5, 4, max_norm=1.0), rnn=nn.GRU(4, 4),
+        fc=nn.Linear(4, 5, bias=False),
+    )  # fmt: skip
+    model.fc.weight = model.emb.weight
+    with pytest.warns(
+        UserWarning, match=r"fc: left out, because it shares its weight with emb: an embedding with max_norm"
+    ):
+        gw.Variational(model, n_train=1)
+    assert type(model.fc) is nn.Linear
 
 
 def test_converting_twice_is_refused() -> None:
@@ -117,7 +141,7 @@ def test_unknown_readers_of_an_embedding_warn() -> None:
     """Without them no z_x is made, which costs components; the warning says how to state them."""
     model = Net(lambda m, x: m.fc(m.rnn(m.norm(m.emb(x)))[0]), emb=nn.Embedding(7, 3), norm=nn.LayerNorm(3),
                 rnn=nn.GRU(3, 4), fc=nn.Linear(4, 2))  # fmt: skip
-    with pytest.warns(UserWarning, match=r"emb: its readers are not known .*layer_norm"):
+    with pytest.warns(UserWarning, match=r"emb: no z_x is made for its components, because layer_norm"):
         gw.Variational(model, n_train=1)
 
 
