@@ -167,12 +167,12 @@ class SparsifierContract:
         model = Net(lambda m, x: m.fc(m.rnn(m.odd(x)[0])[0]), **layers)
         nn.utils.prune.random_unstructured(model.odd, weight, amount=0.5)
         why = rf"odd: .*its {weight} is computed from another parameter .*prune\.remove"
+        with pytest.raises(ValueError, match=why):
+            self.make(model, layers=["odd"])
         with pytest.warns(UserWarning, match=why):
             sparsifier = self.make(model)
         (model(torch.randn(5, 2, 3)).square().sum() + sparsifier.penalty()).backward()
         assert type(model.odd) is nn.LSTM
-        with pytest.raises(ValueError, match=why):
-            self.make(model, layers=["odd"])
 
     def test_a_weight_that_is_made_anew_leaves_its_layer_out(self) -> None:
         """Weight drop: a wrapper takes a parameter away, and puts a tensor in its place that nobody may change."""
