@@ -131,7 +131,7 @@ def why_not(error: Exception) -> str:
     where = line_of_error(error)
     if isinstance(error, Undecided):
         said = f"it asks whether {error}, which calls answer differently"
-    elif isinstance(error, Refused | NoCall | Impossible) or is_refusal(error):
+    elif error.__traceback__ is None or isinstance(error, Refused | NoCall | Impossible) or is_refusal(error):
         said = str(error).strip()
         said = said.splitlines()[0][:200] if said else type(error).__name__
     else:  # torch's own words are about stand-ins, which nobody has seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -11,15 +12,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import unserializable_hook
 
 from gatewise.masks import Masks, find_masks
-from gatewise.nn.lookup import check_finite, ending, stored
+from gatewise.nn.lookup import check_finite, computed_matrix, ending, stored
 from gatewise.readers import Stated, find_readers
 from gatewise.readers.graph import find_blocks, joined
-from gatewise.sparsify.checks import check_choice, check_own_parameters
+from gatewise.sparsify.checks import check_choice, why_not_own
 from gatewise.sparsify.fixed import Fixed
 from gatewise.sparsify.layers import is_variational
 from gatewise.sparsify.settled import settle
 from gatewise.structure import LinearStructure, RecurrentStructure, Structure, reachable
-from gatewise.wording import counted
+from gatewise.wording import by_reason, counted
 
 HOLDS = ("weights", "structure")
 
@@ -56,9 +57,13 @@ class Refit(Fixed):
         check_choice("hold", hold, HOLDS)
         check_finite(model)
         modules = dict.fromkeys(block.module for block in find_blocks(model).values())
-        for name in modules:
-            if not getattr(model.get_submodule(name), "is_compact", False):
-                check_own_parameters(name, model.get_submodule(name))
+        reasons = {name: why_not_own(model.get_submodule(name)) for name in modules}
+        left_out = {name: why for name, why in reasons.items() if why is not None}
+        if len(left_out) == len(modules):
+            raise ValueError(" ".join(f"{names}: {why}." for names, why in by_reason(left_out)))
+        if left_out:
+            said = (f"{names}: its zeros are not held, because {why}." for names, why in by_reason(left_out))
+            warnings.warn(" ".join(said), stacklevel=2)
         structure = None
         if state is None:
             masks = find_masks(model)
@@ -136,9 +141,11 @@ class Refit(Fixed):
 
 
 def matrices_of(model: nn.Module) -> list[str]:
-    """Parameters that hold a layer's matrices, dense or compact, each once."""
+    """Parameters that hold a layer's matrices, dense or compact, each once; none of which they are computed."""
     first: dict[int, str] = {}
     for module in dict.fromkeys(block.module for block in find_blocks(model).values()):
+        if computed_matrix(model.get_submodule(module)) is not None:
+            continue
         for name, parameter in model.get_submodule(module).named_parameters():
             if name.rpartition(".")[2].startswith("weight"):
                 first.setdefault(id(parameter), joined(module, name))

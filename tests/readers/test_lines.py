@@ -61,5 +61,5 @@ def test_what_forward_raises_is_shown_with_its_line() -> None:
     said = r'test_lines\.py, line \d+, "if out\.mean\(\) > 0:": an `if` or `while` asks for a value'
     with pytest.raises(ChainError, match=said):
         gw.Engine(Branch())
-    with pytest.raises(ValueError, match=said):
-        gw.GroupLasso(Branch(), levels="W+G+N", group=1e-3)
+    with pytest.warns(UserWarning, match=said):
+        gw.GroupLasso(Branch())

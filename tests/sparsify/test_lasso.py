@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -391,7 +392,9 @@ def test_a_forward_that_cannot_be_followed_costs_neurons_only(levels: str) -> No
     report = gw.measure(model)
     assert report.neurons == {"rnn.l0": 3}
     assert (report.gates["rnn.l0"] == 0) == (levels == "W+G+N")
-    small = gw.compress(model)
+    kept = pytest.warns(UserWarning, match=r"^rnn\.l0 keeps 3 neurons .*could not be traced")
+    with kept if levels == "W+G+N" else nullcontext():
+        small = gw.compress(model)
     torch.testing.assert_close(small(x), model(x))
 
 
@@ -410,7 +413,7 @@ def test_budgets_count_what_can_go() -> None:
     budget = gw.Budget(lasso, neurons=0.5, steps=1)
     assert (budget.all, budget.target) == (6, 3)
     budget.step()
-    assert budget.found == 3
+    assert budget.met
     assert gw.measure(model).neurons == {"a.l0": 3, "b.l0": 4}
     gates = gw.Budget(lasso, gates=10, steps=1)
     assert gates.all == 30

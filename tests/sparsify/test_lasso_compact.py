@@ -167,7 +167,7 @@ def test_a_posterior_from_before_the_cut_says_so() -> None:
 def test_variational_takes_no_compact_layers() -> None:
     """Neither recurrent ones nor the others, whose matrices have lost rows that a posterior would need."""
     small = gw.compress(randomly_sparse(Classifier(), 0.4))
-    with pytest.raises(ValueError, match=r"emb: it is compact already, .* use gatewise\.GroupLasso"):
+    with pytest.raises(ValueError, match=r"emb, rnn, fc: it is compact already, .* gatewise\.GroupLasso"):
         gw.Variational(small, n_train=10)
     with pytest.raises(ValueError, match=r"rnn: it is compact already"):
         gw.Variational(small, n_train=10, layers=["rnn"])

@@ -12,7 +12,7 @@ import torch
 from chains import CLOSE
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from networks import CELLS, Classifier, LanguageModel, answer, no_grad, randomly_sparse
+from networks import CELLS, Classifier, LanguageModel, Net, answer, no_grad, randomly_sparse
 from noisy import noisy
 from sparse_networks import Case, sparse_networks
 from torch import Tensor, nn
@@ -322,3 +322,19 @@ def test_a_settled_network_is_saved(cell: str, tmp_path: Any) -> None:
     gw.save(model, tmp_path / "model")
     again = gw.load(tmp_path / "model", into=LanguageModel(cell=cell)).eval()
     torch.testing.assert_close(answer(no_grad(again, IDS)), answer(no_grad(model, IDS)), rtol=0, atol=0)
+
+
+def test_a_computed_weight_costs_its_layer_only() -> None:
+    """What torch.nn.utils.prune made zero stays it anyway; the zeros of other layers are held as ever."""
+    model = Net(lambda m, x: m.fc(m.b(m.a(x)[0])[0]), a=nn.GRU(2, 3), b=nn.GRU(3, 3), fc=nn.Linear(3, 2))
+    nn.utils.prune.random_unstructured(model.a, "weight_hh_l0", amount=0.5)
+    with torch.no_grad():
+        model.fc.weight[0] = 0
+    with pytest.warns(UserWarning, match=r"^a: its zeros are not held, because its weight_hh_l0 is computed"):
+        refit = gw.Refit(model)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 2, 2)).square().sum().backward()
+    optimizer.step()
+    refit.step()
+    assert list(refit.held) == ["fc.weight"]
+    assert not model.fc.weight[0].any()
