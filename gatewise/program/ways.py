@@ -12,6 +12,7 @@ import itertools
 import math
 import random
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -50,6 +51,7 @@ from gatewise.program.stand_ins import (
 
 MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
 MOST_TRIES = 400  # runs for one way, with other shapes of its arguments
+LONGEST = 30  # seconds for an analysis: what it then does not know costs neurons, not an afternoon
 GIVEN = object()  # an argument that is recorded
 ONE_AT_A_TIME = threading.RLock()
 
@@ -98,11 +100,12 @@ def recordings(model: nn.Module) -> tuple[list[Recording], Exception | None]:
     made: list[Recording] = []
     failure: Exception | None = None
     found, too_many = ways(model, flags=True)
+    until = time.monotonic() + LONGEST
     with ONE_AT_A_TIME, evaluating(model):
         for training in (False, True):
             for module in model.modules():
                 module.training = training
-            for recorded, why in attempts(model, found, {}, lenient=True):
+            for recorded, why in attempts(model, found, {}, lenient=True, until=until):
                 if why is not None and (recorded or not made or not is_refusal(why)):
                     failure = failure or why
                 made += recorded
@@ -112,13 +115,17 @@ def recordings(model: nn.Module) -> tuple[list[Recording], Exception | None]:
 
 
 def attempts(
-    model: nn.Module, found: list[dict[str, Any]], known: Mapping[str, Any], lenient: bool = False
+    model: nn.Module,
+    found: list[dict[str, Any]],
+    known: Mapping[str, Any],
+    lenient: bool = False,
+    until: float = math.inf,
 ) -> Iterator[tuple[list[Recording], Exception | None]]:
     """What each way to call forward() gives, and why it gives nothing, or perhaps something else another time."""
     for way in found:
         try:
             with same_random_numbers() as drawn:
-                recorded = explored(model, way, known, lenient)
+                recorded = explored(model, way, known, lenient, until)
         except Exception as error:  # forward() is the user's code: anything may be raised by running it
             yield [], error
             continue
@@ -202,10 +209,14 @@ def ways(model: nn.Module, flags: bool = False) -> tuple[list[dict[str, Any]], E
 
 
 def explored(
-    model: nn.Module, way: Mapping[str, Any], known: Mapping[str, Any], lenient: bool = False
+    model: nn.Module,
+    way: Mapping[str, Any],
+    known: Mapping[str, Any],
+    lenient: bool = False,
+    until: float = math.inf,
 ) -> list[Recording]:
     """One way: under the first assumption about shapes that can be; an analysis, lenient, under all of them."""
-    search = Search(model, way, known, lenient)
+    search = Search(model, way, known, lenient, until)
     try:
         return search.attempt(Assumed())
     except Impossible as error:
@@ -232,12 +243,15 @@ class Search:
     way: Mapping[str, Any]
     known: Mapping[str, Any]
     lenient: bool
+    until: float  # seconds of time.monotonic()
     tries: int = 0
 
     def attempt(self, assumed: Assumed) -> list[Recording]:
         self.tries += 1
         if self.tries > MOST_TRIES:
             raise Refused("its arguments could have too many shapes; give example=")
+        if time.monotonic() > self.until:
+            raise Refused(f"to follow it takes longer than {LONGEST} s")
         once = functools.partial(run, self.model, self.way, assumed, self.lenient)
         try:
             return [once() if self.lenient else checked(once)]

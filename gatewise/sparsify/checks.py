@@ -120,7 +120,7 @@ def check_own_parameters(name: str, module: nn.Module) -> None:
 
 def attention_modules(model: nn.Module) -> dict[str, str]:
     """Attention of torch.nn uses the weights of its inner layers without calling them: noise would not reach them."""
-    found = {}
+    found: dict[str, str] = {}
     for outer, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             why = f"MultiheadAttention {outer!r} uses its weights without calling it"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
+from gatewise.program import ways
 from gatewise.runtime.chained import ChainError
 
 
@@ -49,6 +50,13 @@ def test_without_source_the_operation_is_named() -> None:
     exec("class Typed(FirstStep):\n    def read(self, out):\n        return out[out > 0]\n", names)
     with pytest.raises(ChainError, match=r"^it takes the values where a mask is true"):
         gw.Engine(names["Typed"]())
+
+
+def test_an_analysis_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Public models with many kinds of arguments kept GroupLasso busy for minutes; what is not known costs neurons."""
+    monkeypatch.setattr(ways, "LONGEST", -1)
+    with pytest.warns(UserWarning, match=r"neurons stay, because .* \(to follow it takes longer than -1 s\)"):
+        gw.GroupLasso(FirstStep())
 
 
 def test_what_forward_raises_is_shown_with_its_line() -> None:
