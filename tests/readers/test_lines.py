@@ -53,7 +53,7 @@ def test_without_source_the_operation_is_named() -> None:
 
 
 def test_an_analysis_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Public models with many kinds of arguments kept GroupLasso busy for minutes; what is not known costs neurons."""
+    """Public models kept GroupLasso busy for minutes; what an analysis does not know costs neurons."""
     monkeypatch.setattr(ways, "LONGEST", -1)
     with pytest.warns(UserWarning, match=r"neurons stay, because .* \(to follow it takes longer than -1 s\)"):
         gw.GroupLasso(FirstStep())
