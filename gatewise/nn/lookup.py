@@ -145,6 +145,8 @@ def matrix_names(module: nn.Module) -> list[str]:
 
 def computed_matrix(module: nn.Module) -> str | None:
     """The first matrix that torch computes from another parameter (pruned, parametrised); None if there is none."""
+    if is_compact(module):
+        return None
     own = dict(module.named_parameters(remove_duplicate=False))  # layers of a stack may share one
     return next((name for name in matrix_names(module) if stored(module, name).name not in own), None)
 
