@@ -94,7 +94,7 @@ def test_a_taught_run_goes_on_where_it_stopped(taught: Path, folder: Path, tmp_p
 @pytest.mark.parametrize(
     ("row", "run", "message"),
     [
-        ("ptb-word-small-original", "nowhere", "nowhere: there is no such folder"),
+        ("ptb-word-small-original", "nowhere", "nowhere.safetensors: there is no such file"),
         ("g2p-original", None, "its network reads other symbols"),
     ],
 )
