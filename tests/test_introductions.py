@@ -38,9 +38,12 @@ def test_sparsifiers() -> None:
 
 def test_engines_and_structures() -> None:
     engine = gw.Engine(Net().eval())
-    assert repr(engine) == "<Engine 4 numbers -> GRU, 3 neurons, 6 live gates -> 2 numbers, threads=1>"
+    assert (
+        repr(engine)
+        == "<Engine 4 numbers -> GRU, 3 neurons, 6 live gates -> 2 numbers, float32 weights, threads=1>"
+    )
     graph = gw.Engine(Net(residual=True).eval())
-    assert repr(graph) == "<Engine of forward(x) as a graph, 1 way to call it, threads=1>"
+    assert repr(graph) == "<Engine of forward(x) as a graph, 1 way to call it, float32 weights, threads=1>"
     said = repr(gw.Structure.from_weights(Net()))
     assert said.startswith("<Structure gru.l0: 4 of 4 inputs, 6 of 12 gates, 3 of 4 neurons, ")
 

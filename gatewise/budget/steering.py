@@ -165,6 +165,14 @@ class Budget(Fixed):
         elif self.kind == "bytes":
             least = self.bytes_of(find_masks(self.model), self.least())
             rest = f"with one {self.unit} left of every layer: embeddings, output layers and biases"
+        elif self.kind == "gates" and self.by_neuron:
+            least = min(layer.gates for layer in self.handle.units.layers)
+            if self.target < least:
+                raise ValueError(
+                    f'gates={self.target:,} cannot be met: at levels="W+N" a neuron has its {least} gates or none. '
+                    'Ask for as many at least, or use levels="W+G+N".'
+                )
+            return
         else:
             return
         if self.target <= least:

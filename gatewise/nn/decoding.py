@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -114,7 +115,7 @@ def check_decoder(
         ("end", end, 0, words),
         ("longest", longest, 1, None),
     ):
-        if not isinstance(number, int) or isinstance(number, bool):
+        if not isinstance(number, Integral) or isinstance(number, bool):
             raise TypeError(f"greedy_decode: {name} must be an int, got {type(number).__name__}.")
         if number < low or (high is not None and number >= high):
             wanted = f"at least {low}" if high is None else f"one of the {high} symbols, 0 to {high - 1}"

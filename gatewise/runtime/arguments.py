@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,8 @@ def as_array(name: str, node: Node, given: Any, floats: type[Any]) -> Array:
     return array.astype(kind, copy=False)
 
 
-def letters_of(arrays: Mapping[Node, Array]) -> dict[str, int]:
-    """The letters in the shapes of arguments, from the shapes that these have.
+def letters_of(arrays: Mapping[Node, Array], may_be_zero: str = "") -> dict[str, int]:
+    """The letters in the shapes of arguments, from the shapes that these have; one of them may be 0.
 
     Raises:
         ValueError: a shape is another one, or two arguments disagree.
@@ -80,7 +80,8 @@ def letters_of(arrays: Mapping[Node, Array]) -> dict[str, int]:
                     letters.setdefault(next(iter(size.letters)), actual)
     for node, array in arrays.items():
         expected = tuple(at(size, letters) for size in node.shape) if array.ndim == node.rank else None
-        if array.shape != expected or 0 in array.shape:
+        empty = any(not n and str(size) != may_be_zero for size, n in zip(node.shape, array.shape))
+        if array.shape != expected or empty:
             assert isinstance(node.op, Input)
             raise ValueError(f"{node.op.argument}: {mismatch(node, array, expected)}")
     return letters
@@ -92,6 +93,18 @@ def mismatch(node: Node, array: Array, expected: tuple[int, ...] | None) -> str:
     if 0 in array.shape:
         return f"{said}, which is empty."
     return f"{said}; with the other arguments it is {expected}." if expected else f"{said}."
+
+
+def check_finite(values: Iterable[Any]) -> None:
+    """Nothing that is NaN or infinite: it would stay in the state, and in all answers to come."""
+    for x in values:
+        if (is_tensor(x) or isinstance(x, np.ndarray)) and not bool(
+            (x.isfinite() if is_tensor(x) else np.isfinite(x)).all()
+        ):
+            raise ValueError(
+                "x has numbers that are not finite: they would stay in the state, and in every answer from now on. "
+                "Put others in their place, or leave the step out."
+            )
 
 
 def is_tensor(x: Any) -> bool:

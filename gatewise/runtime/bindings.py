@@ -10,6 +10,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from functools import cache
+from numbers import Integral
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -117,7 +118,7 @@ def native() -> ModuleType:
 
 
 def check_threads(threads: int) -> None:
-    if not isinstance(threads, int) or threads < 1:
+    if not isinstance(threads, Integral) or isinstance(threads, bool) or threads < 1:
         raise ValueError(f"threads={threads!r} must be a whole number from 1 on.")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gatewise.runtime.arguments import from_tensor, is_tensor, plain_array
+from gatewise.runtime.arguments import check_finite, from_tensor, is_tensor, plain_array
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools, recorded, shippable
@@ -23,12 +23,24 @@ INT64 = np.dtype(np.int64)
 class EngineState:
     """What an engine remembers between two calls; opaque, made by the engine, never changed by it."""
 
-    __slots__ = ("batch", "parts", "shape")
+    __slots__ = ("_parts", "batch", "shape")
+    _parts: tuple[Floats, ...]
+    batch: int
+    shape: tuple[
+        tuple[str, int], ...
+    ]  # cell and neurons of every layer and direction, pools, sizes of all parts
 
-    def __init__(self, batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> None:
-        # shape: cell and neurons of every layer and direction, how it pools, and the size of every part; a state of
-        # others would be misread.
-        self.batch, self.parts, self.shape = batch, parts, shape
+    def __init__(self, *_: object) -> None:
+        raise TypeError(
+            "A state is made by an engine, which alone knows how it lies in memory: y, state = engine(x). Sequences "
+            "that are to go on together begin together."
+        )
+
+
+def made_state(batch: int, parts: tuple[Floats, ...], shape: tuple[tuple[str, int], ...]) -> EngineState:
+    state = EngineState.__new__(EngineState)
+    state.batch, state._parts, state.shape = batch, parts, shape
+    return state
 
 
 class Ready(NamedTuple):
@@ -56,10 +68,10 @@ class Again(NamedTuple):
         return type(state) is EngineState and state.shape is self.kind and state.batch == self.how[1]
 
     def run(self, x: Array, state: EngineState | None) -> tuple[Floats, EngineState]:
-        memory = np.zeros(self.floats, FLOAT32) if state is None else state.parts[0].copy()
+        memory = np.zeros(self.floats, FLOAT32) if state is None else state._parts[0].copy()
         y = np.empty(self.answer, FLOAT32)
         self.kernel(x, memory, y, *self.how)
-        return y, EngineState(self.how[1], (memory,), self.kind)
+        return y, made_state(self.how[1], (memory,), self.kind)
 
 
 class Engine:
@@ -78,6 +90,7 @@ class Engine:
             larger than the cache takes as long as reading them. Embeddings, biases, inputs and states stay
             float32; sums are as exact.
         example: the arguments of one call of forward(), where their shapes cannot be told without.
+        check: refuse inputs that are not finite. One NaN stays in the state of step() for ever, or until reset().
 
     A model that is no chain of layers runs as the graph it is: `y, state = engine(*inputs)` takes forward()'s
     arguments in its order or by name, and y has forward()'s structure.
@@ -106,10 +119,12 @@ class Engine:
         fold_embedding: bool | None = None,
         weights: str = "float32",
         example: Any = None,
+        check: bool = False,
     ) -> None:
         check_threads(threads)
-        self.threads = threads
-        self.stages = make_stages(self.narrow, fold_embedding, check_weights(weights))
+        self.threads, self.check = threads, check
+        self.weights = check_weights(weights)
+        self.stages = make_stages(self.narrow, fold_embedding, self.weights)
         self._remembering = [stage for stage in self.stages if isinstance(stage, NetworkStage | PoolStage)]
         cells = [(level.cell.name, r.kept) for level in self.narrow.levels for r in level.directions]
         pooled = [(link.name, 0) for link in self.narrow.links if pools(link)]
@@ -130,14 +145,15 @@ class Engine:
         self._swapped = answer_batch_first != self._batch_first
 
     def __repr__(self) -> str:
-        """`<Engine 4 numbers -> GRU, 11 neurons, 12 live gates -> 2 numbers, threads=1>`"""
+        """`<Engine 4 numbers -> GRU, 11 neurons, 12 live gates -> 2 numbers, float32 weights, threads=1>`"""
         given = f"{self.narrow.n_inputs:,} numbers" if self.narrow.n_inputs else "words"
         layers = [
             f"{level.cell.name}, {own.kept:,} neurons, {len(own.slots):,} live gates"
             for level in self.narrow.levels
             for own in level.directions
         ]
-        return f"<Engine {' -> '.join([given, *layers, f'{self.narrow.width:,} numbers'])}, threads={self.threads}>"
+        chain = " -> ".join([given, *layers, f"{self.narrow.width:,} numbers"])
+        return f"<Engine {chain}, {self.weights} weights, threads={self.threads}>"
 
     def __call__(
         self, x: Any, state: EngineState | None = None, *, lengths: Any = None
@@ -147,6 +163,8 @@ class Engine:
         over its steps. Where forward() takes the lengths as an argument, this is that argument; where it finds them
         by the padding of texts, the engine does, too.
         """
+        if self.check:
+            check_finite([x])
         again = self._again
         if again is not None and lengths is None:
             given = plain_array(x, again.shape, again.dtype)
@@ -156,6 +174,8 @@ class Engine:
         array = self._input(x, 2)
         axes = array.shape[:2]
         batch = axes[self._batch_axis]
+        if not batch:
+            return self._no_sequence(x, array), self.zero_state(0)
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
         if lengths is not None and self._no_lengths:
             raise TypeError(f"{self._no_lengths}, so the engine takes no lengths=.")
@@ -173,7 +193,7 @@ class Engine:
                 f"[{axes[1 - self._batch_axis]}] * {batch} if no sequence is padded."
             )
         if sizes is not None and self._cut:
-            longest = max(1, int(sizes.max()))
+            longest = int(sizes.max(initial=1))
             array = np.ascontiguousarray(array[:, :longest] if self._batch_first else array[:longest])
             axes = array.shape[:2]
         frame = Frame(axes, axes[1 - self._batch_axis], batch, self._batch_first, sizes, self.threads)
@@ -181,8 +201,18 @@ class Engine:
         self._again = self._repeated_call(array, frame)
         return (torch.from_numpy(value) if is_tensor(x) else value), after
 
+    def _no_sequence(self, x: Any, array: Array) -> Any:
+        """The answer to a batch of none, as torch gives it: that to one sequence, without the sequence."""
+        shape = tuple([size or 1 for size in array.shape])
+        one, steps = np.full(shape, int(self._pad == 0), array.dtype), shape[1 - self._batch_axis]
+        y, _ = self(one, lengths=[steps] if self._needs else None)
+        y = y[(slice(None),) * max(self.narrow.chain.output_axes.find("B"), 0) + (slice(0),)]
+        return torch.from_numpy(y) if is_tensor(x) else y
+
     def step(self, x: Any) -> Any:  # (B, I) or ids (B,) -> (B, C)
         """One time step, from the state that the step before left."""
+        if self.check:
+            check_finite([x])
         ready = self._ready
         if ready is None:
             return self._any_step(x)
@@ -201,6 +231,10 @@ class Engine:
         before = self._remembered
         if before is None and self.narrow.both_ways:
             raise self._no_pieces("step()")
+        if not batch:  # as torch answers; the state stays
+            y = self._run(np.zeros((1, *array.shape[1:]), array.dtype), self.zero_state(1), Frame((1,), 1, 1))
+            y = y[:0, ..., 0] if self._squeezed else y[:0]
+            return torch.from_numpy(y) if is_tensor(x) else y
         state, frame = before or (self._step_state(batch), Frame((batch,), 1, batch, threads=self.threads))
         if frame.batch != batch:
             raise ValueError(
@@ -225,19 +259,19 @@ class Engine:
 
     def zero_state(self, batch: int) -> EngineState:
         parts = tuple([np.zeros(batch * stage.state_size, FLOAT32) for stage in self._remembering])
-        return EngineState(batch, parts, self._state_shape)
+        return made_state(batch, parts, self._state_shape)
 
     def _step_state(self, batch: int) -> EngineState:
         """As above, but where vectors do not cross cache lines; worth its time for a state that stays."""
         parts = tuple([stage.zero_state(batch) for stage in self._remembering])
-        return EngineState(batch, parts, self._state_shape)
+        return made_state(batch, parts, self._state_shape)
 
     def _repeated_step(self, x: Array, state: EngineState) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
         stage, as_it_is = self.stages[0], self._whole and not self._squeezed and self._pad is None
         if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not as_it_is:
             return None
-        batch, memory = state.batch, state.parts[0]
+        batch, memory = state.batch, state._parts[0]
         how = (memory.ctypes.data, batch, self.threads, np.empty, (batch, stage.width), FLOAT32)
         return Ready(stage.step, how, x.shape, x.dtype, memory)
 
@@ -256,7 +290,7 @@ class Engine:
 
     def _run(self, x: Array, state: EngineState, frame: Frame) -> Array:
         """Every stage in turn; the state is overwritten."""
-        parts = iter(state.parts)
+        parts = iter(state._parts)
         for stage in self.stages:
             x = stage(x, frame) if callable(stage) else stage.run(x, next(parts), frame)
         return x if self._whole else self._widen(x)
@@ -279,8 +313,8 @@ class Engine:
     def _input(self, x: Any, axes: int) -> Array:
         """The caller's array, checked; `axes` are its axes besides the channels."""
         array = from_tensor(x) if is_tensor(x) else np.asarray(x)
-        if 0 in array.shape[:axes]:
-            raise ValueError(f"x is empty: {array.shape}; it needs a sequence and a step, at least.")
+        if axes == 2 and array.ndim > 1 and not array.shape[1 - self._batch_axis]:
+            raise ValueError(f"x is empty: {array.shape}; it needs a step, at least.")
         if self._words:
             if array.dtype.kind not in "iu":
                 raise TypeError(f"x must be integer word ids, got {array.dtype}.")
@@ -318,7 +352,7 @@ class Engine:
             raise self._no_pieces("state")
         if state.batch != batch:
             raise ValueError(f"state is of {counted(state.batch, 'sequence')}, x of {batch}.")
-        return EngineState(batch, tuple([part.copy() for part in state.parts]), state.shape)
+        return made_state(batch, tuple([part.copy() for part in state._parts]), state.shape)
 
     def _text_lengths(self, x: Array) -> Array:
         """How many words every text has before its padding."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gatewise.program.graph import Node, Program, leaves, mapped
+from gatewise.program.graph import BOOL, INT, Node, Program, leaves, mapped
+from gatewise.program.sizes import at
 from gatewise.program.ways import programs
-from gatewise.runtime.arguments import bound, is_tensor, letters_of
+from gatewise.runtime.arguments import bound, check_finite, is_tensor, letters_of
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.carried import carried_arguments, returns_state
 from gatewise.runtime.chained import ChainError
@@ -30,12 +32,22 @@ class GraphState:
     """What an engine remembers between two calls; opaque, made by the engine, never changed by it.
 
     `returned` are the states that forward() itself would have returned, one for every argument that takes them.
+    Pickled, it is of numbers alone: an engine of the same model in another process goes on with it.
     """
 
-    __slots__ = ("batch", "call", "returned", "way")
+    __slots__ = ("_remembered", "batch", "returned", "steps", "way")
 
-    def __init__(self, way: Way, batch: int, call: Call, returned: tuple[Any, ...]) -> None:
-        self.way, self.batch, self.call, self.returned = way, batch, call, returned
+    def __init__(self, way: Way, call: Call, returned: tuple[Any, ...]) -> None:
+        self.way: Any = way  # its key, of a state that was pickled
+        self.returned = returned
+        self.batch = call.letters.get(way.stream.batch, 0)
+        self.steps = call.offset + call.letters.get(way.stream.time, 0)
+        self._remembered = tuple(
+            [call.after.get(node) for node in way.remembering]
+        )  # a batch of none: nothing
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        return None, {name: getattr(self, name) for name in self.__slots__} | {"way": key_of(self)}
 
 
 class Way:
@@ -52,6 +64,10 @@ class Way:
         self.program, self.names = program, frozenset(program.arguments)
         self.returned = len(carried) if returns_state(program, carried) else 0  # parts of the answer
         self.stream: Stream = streamed(program, model)
+        self.remembering = [node for node in program.nodes if node in self.stream.remembering]
+        # What tells this way from others, and from those of other models, in any process.
+        said = [(type(node.op).__name__, tuple(map(str, node.shape))) for node in self.remembering]
+        self.key = (fingerprint(model), tuple(program.arguments), tuple(sorted(program.absent)), tuple(said))
         self.prepared = Prepared(program, model, self.stream.special, fold_embedding, weights)
         self.known: dict[
             tuple[tuple[int, ...], ...], dict[str, int]
@@ -62,11 +78,26 @@ class Way:
         shapes = tuple(array.shape for array in arrays.values())
         found = self.known.get(shapes)
         if found is None:
-            found = letters_of(arrays)
+            found = letters_of(arrays, self.stream.batch)
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
             self.known[shapes] = found
         return dict(found)  # a call adds to its own
+
+    def run(self, arrays: dict[Node, Array], call: Call) -> Any:
+        some = call.letters.get(self.stream.batch, 1)
+        return self.prepared.run(arrays, call) if some else self.no_sequence(call.letters)
+
+    def no_sequence(self, letters: dict[str, int]) -> Any:
+        """The answer to a batch of none, as torch gives it: tensors without an entry."""
+
+        def empty(node: Node) -> Array:
+            shape = tuple([at(size, letters) for size in node.shape])
+            if 0 not in shape:
+                raise ValueError(f"the inputs are empty, but an answer of shape {shape} depends on them.")
+            return np.zeros(shape, {"float": np.float32, INT: np.int64, BOOL: np.bool_}[node.kind])
+
+        return mapped(empty, self.program.outputs)
 
     def time_axis(self, node: Any) -> int | None:
         """Where an argument or answer has time; rows of sequences and steps have it nowhere."""
@@ -88,6 +119,18 @@ class Way:
             return answer, ()
         left = answer[: len(answer) - self.returned]
         return (left[0] if len(left) == 1 else left), tuple(answer[len(left) :])
+
+
+def fingerprint(model: nn.Module) -> int:
+    """Of all weights."""
+    found = 0
+    for tensor in model.state_dict().values():
+        found = zlib.crc32(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy().data, found)
+    return found
+
+
+def key_of(state: GraphState) -> Any:
+    return state.way.key if isinstance(state.way, Way) else state.way
 
 
 def graph_engine(model: nn.Module, ways: list[Program], **options: Any) -> Engine:
@@ -117,9 +160,10 @@ class GraphEngine(Engine):
         threads: int = 1,
         fold_embedding: bool | None = None,
         weights: str = "float32",
+        check: bool = False,
     ) -> None:
         check_threads(threads)
-        self.model, self.threads, self.fold_embedding = model, threads, fold_embedding
+        self.model, self.threads, self.fold_embedding, self.check = model, threads, fold_embedding, check
         self.weights = check_weights(weights)
         self.parameters = list(inspect.signature(self.model.forward).parameters)
         self.ways = self._prepared(ways)
@@ -130,8 +174,10 @@ class GraphEngine(Engine):
         self._remembered_state: GraphState | None = None
 
     def __repr__(self) -> str:
-        call = f"forward({', '.join(self.parameters)})"
-        return f"<Engine of {call} as a graph, {counted(len(self.ways), 'way')} to call it, threads={self.threads}>"
+        call = (
+            f"forward({', '.join(self.parameters)}) as a graph, {counted(len(self.ways), 'way')} to call it"
+        )
+        return f"<Engine of {call}, {self.weights} weights, threads={self.threads}>"
 
     def _prepared(self, programs: list[Program]) -> list[Way]:
         self.carried = carried_arguments(programs)
@@ -142,13 +188,15 @@ class GraphEngine(Engine):
     def __call__(  # type: ignore[override]
         self, *inputs: Any, state: Any = None, **named: Any
     ) -> tuple[Any, GraphState]:
+        if self.check:
+            check_finite(leaves((*inputs, *named.values())))
         if state is None and not named:
             shapes = tuple([(x.shape, x.dtype) if type(x) is np.ndarray else None for x in inputs])
             if (seen := self._seen.get(shapes)) is not None:
                 way, nodes, letters = seen
                 call = Call(dict(letters), self.threads)
-                answer, returned = way.split(way.prepared.run(dict(zip(nodes, inputs)), call))
-                return answer, GraphState(way, letters.get(way.stream.batch, 0), call, returned)
+                answer, returned = way.split(way.run(dict(zip(nodes, inputs)), call))
+                return answer, GraphState(way, call, returned)
         given, before = self._given(inputs, {**named, **({} if state is None else {"state": state})})
         return self._answer(given, before, inputs if before is None and not named else ())
 
@@ -164,8 +212,8 @@ class GraphEngine(Engine):
             way, arrays, letters = self._bound(given, before)
         self._remember(inputs, way, arrays, letters)
         call = self._call(way, letters, before)
-        answer, returned = way.split(way.prepared.run(arrays, call))
-        after = GraphState(way, letters.get(way.stream.batch, 0), call, returned)
+        answer, returned = way.split(way.run(arrays, call))
+        after = GraphState(way, call, returned)
         tensors = any(is_tensor(leaf) for leaf in leaves(list(given.values())))
         return (mapped(as_tensor, answer) if tensors else answer), after
 
@@ -216,8 +264,8 @@ class GraphEngine(Engine):
             if twice := [name for name in self.carried if name in given]:
                 raise TypeError(f"{twice[0]} is given, and so is a state that holds it; give one of them.")
             given = {**given, **dict(zip(self.carried, before.returned))}
-            way = before.way if not before.way.stream.refused else self._way(given)
-            self._check(before)
+            way = self._way_of(before)
+            way = self._way(given) if way.stream.refused else way
         read = {name: value for name, value in given.items() if name in way.names}
         arrays = bound(way.program, read)
         return way, arrays, way.letters(arrays)
@@ -238,11 +286,14 @@ class GraphEngine(Engine):
             f"forward() could not be recorded with {', '.join(given)} given, only with {' or '.join(ways)}."
         )
 
-    def _check(self, before: GraphState) -> None:
-        if before.way not in self.ways:
+    def _way_of(self, state: GraphState) -> Way:
+        """The way that a state is of."""
+        way = next((way for way in self.ways if way.key == key_of(state)), None)
+        if way is None:
             raise TypeError("state must be what an earlier call of this engine returned, or None.")
-        if before.way.stream.refused and not before.returned:
-            raise TypeError(f"state: {before.way.stream.refused}. Give whole sequences: engine(x).")
+        if way.stream.refused and not state.returned:
+            raise TypeError(f"state: {way.stream.refused}. Give whole sequences: engine(x).")
+        return way
 
     def _call(self, way: Way, letters: dict[str, int], before: GraphState | None) -> Call:
         if before is None or way.stream.refused:
@@ -252,9 +303,8 @@ class GraphEngine(Engine):
                 f"the state is of {counted(before.batch, 'sequence')}, the inputs of {letters[way.stream.batch]}; "
                 "without a state, or after reset(), others begin."
             )
-        steps = before.call.offset + before.call.letters[way.stream.time]
-        remembered = {node: before.call.after[node] for node in way.stream.remembering}
-        return Call(letters, self.threads, remembered, offset=steps)
+        remembered = dict(zip(way.remembering, before._remembered))
+        return Call(letters, self.threads, remembered, offset=before.steps)
 
     def _learn(self, given: Mapping[str, Any]) -> bool:
         """Recorded without an example, an argument may have been taken for one of other axes: the call is one."""
@@ -273,8 +323,10 @@ class GraphEngine(Engine):
     def step(self, *inputs: Any, **named: Any) -> Any:
         """One time step, from the state that the step before left: inputs and answers without their time axis."""
         before = self._remembered_state
+        if self.check:
+            check_finite(leaves((*inputs, *named.values())))
         given, _ = self._given(inputs, named)
-        way = self._way(given) if before is None else before.way
+        way = self._way(given) if before is None else self._way_of(before)
         if way.stream.refused:
             raise TypeError(f"step(): {way.stream.refused}. Give whole sequences: engine(x).")
         longer = {name: way.with_time(name, value) for name, value in given.items()}

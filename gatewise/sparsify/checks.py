@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -136,9 +136,9 @@ def check_numbers(n_train: int, snr_threshold: float, log_sigma: float, batch_di
         )
     if snr_threshold == 0:
         raise ValueError("snr_threshold=0 would keep everything; the paper's is 0.05.")
-    if not isinstance(log_sigma, int | float) or not math.isfinite(log_sigma):
+    if not isinstance(log_sigma, Real) or not math.isfinite(log_sigma):
         raise ValueError(f"log_sigma={log_sigma!r} must be a finite number; the paper starts at -3.")
-    if batch_dim is not None and (not isinstance(batch_dim, int) or batch_dim < 0):
+    if batch_dim is not None and (not isinstance(batch_dim, Integral) or batch_dim < 0):
         raise ValueError(f"batch_dim={batch_dim!r} must be a position from the front: 0, 1, ...")
 
 
@@ -146,6 +146,6 @@ def check_warm_up(warm_up: Any) -> None:
     if warm_up is None:
         return
     steps = tuple(warm_up) if isinstance(warm_up, Sequence) and not isinstance(warm_up, str) else ()
-    numbers = all(isinstance(step, int | float) for step in steps)
+    numbers = all(isinstance(step, Real) for step in steps)
     if len(steps) != 2 or not numbers or not 0 <= steps[0] < steps[1]:
         raise ValueError(f"warm_up={warm_up!r} must be (first, last) steps with 0 <= first < last.")

@@ -236,6 +236,7 @@ def test_units_in_a_row() -> None:
     ({"gates": "many"}, "must be a number"),
     ({"weights": 40}, r"weights=40 cannot be met: 64 stay, of layers that the sparsifier does not reach"),
     ({"bytes": 30}, r"bytes=30 cannot be met: [\d,]+ stay, with one gate left of every layer"),
+    ({"gates": 3, "levels": "W+N"}, r"gates=3 cannot be met: .* a neuron has its 4 gates or none"),
     ({"gates": 9, "steps": 0}, r"steps=0 must be how often"),
     ({"gates": 9, "begin": 0.7}, r"begin=0\.7, end=0\.6 are parts of the training"),
     ({"bytes": 9, "precision": "int4"}, "precision='int4' is not one of float32, int8"),

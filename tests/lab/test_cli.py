@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,41 @@ def test_an_export_says_what_its_error_was_measured_on(
     assert "on the example, 6 x 40 x 2" in capsys.readouterr().out
 
 
+TWO_INPUTS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x, who):
+        return self.fc(self.rnn(x)[0] + who.unsqueeze(1))
+"""
+
+
+def test_an_example_may_have_several_inputs(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """An .npz file has one array for each argument, by name or in their order."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("two_inputs.py").write_text(TWO_INPUTS)
+    model = importlib.import_module("two_inputs").Net()
+    gatewise.save(gatewise.compress(model), "small")
+    x, who = np.ones((2, 5, 3), np.float32), np.ones((2, 4), np.float32)
+    np.savez("named.npz", who=who, x=x)
+    np.savez("ordered.npz", x, who)
+    np.savez("other.npz", x=x, whose=who)
+    export = ["export", "small", "--into", "two_inputs:Net", "--example"]
+    for file in ("named.npz", "ordered.npz"):
+        assert main([*export, file, "--c", "c", "--onnx", "m.onnx"]) == 0
+        assert "the example" in capsys.readouterr().out
+    assert main([*export, "other.npz", "--c", "c"]) == 2
+    assert "has x, whose; forward() takes x, who" in " ".join(
+        capsys.readouterr().err.replace("│", " ").split()
+    )
+
+
 @pytest.mark.parametrize("folder", [".", "..", "mine"])
 def test_a_foreign_folder_is_refused_before_anything_is_written(
     folder: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
@@ -288,9 +324,13 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(
         (
             ["export", "run", "--onnx", "m.onnx", "--example", "run/x.npy"],
             2,
-            "is no .npy file that can be read",
+            "is no .npy or .npz file that can be read",
         ),
-        (["export", "run", "--c", "c", "--example", "run/x.npy"], 2, "is no .npy file that can be read"),
+        (
+            ["export", "run", "--c", "c", "--example", "run/x.npy"],
+            2,
+            "is no .npy or .npz file that can be read",
+        ),
         (["export", "run", "--onnx", "run"], 1, "run is a folder; ONNX is written into a file"),
         (["measure", "run", "--into", "nothere"], 2, "--into 'nothere' is not of the form MODULE:NAME"),
         (["measure", "run", "--into", "nothere:Net"], 2, "--into 'nothere:Net': No module named 'nothere'"),

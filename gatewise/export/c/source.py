@@ -17,6 +17,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def check_arguments(name: str, weights: str, block: int | None) -> None:
         raise ValueError(f"name={name!r}: expected a name of C; no keyword, no other file or header, not gw.")
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}: expected one of {WEIGHTS}.")
-    if block is not None and (not isinstance(block, int) or block < 1):
+    if block is not None and (not isinstance(block, Integral) or block < 1):
         raise ValueError(f"block={block} must be a whole number from 1 on.")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +35,8 @@ def export(
     example: Annotated[
         Path | None,
         typer.Option(
-            help="Sequences, an .npy file as forward() takes them. C: the error is measured on them."
+            help="Sequences as forward() takes them, an .npy file, or an .npz file of all arguments. C: the error is "
+            "measured on them."
         ),
     ] = None,
     into: Into = None,
@@ -63,7 +66,9 @@ def export(
         if onnx is not None and onnx.resolve().is_relative_to(c):
             raise typer.BadParameter(f"--onnx {onnx} lies in the folder of --c, which holds C source alone.")
     loaded = load(model, built(into))
-    batch = None if example is None else array_of(example)
+    batch = (
+        None if example is None else arrays_of(example, list(inspect.signature(loaded.forward).parameters))
+    )
     if onnx is not None:
         path = to_onnx(loaded, onnx, states=states, lengths=lengths, example=batch)
         typer.echo(f"{path}: {path.stat().st_size:,} bytes")
@@ -75,13 +80,27 @@ def export(
             typer.echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def array_of(file: Path) -> Any:
+def arrays_of(file: Path, arguments: list[str]) -> Any:
+    """The array of an .npy file, or those of an .npz file as a tuple of arguments."""
     import numpy as np
 
     try:
-        return np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise typer.BadParameter(f"--example {file}: is no .npy file that can be read ({error}).") from error
+        found = np.load(file, allow_pickle=False)
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            return found
+        arrays = dict(found)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise typer.BadParameter(
+            f"--example {file}: is no .npy or .npz file that can be read ({error})."
+        ) from error
+    if set(arrays) == {f"arr_{k}" for k in range(len(arrays))}:  # of numpy.savez(file, x, y)
+        return tuple(arrays[f"arr_{k}"] for k in range(len(arrays)))
+    given = arguments[: len(arrays)]
+    if set(arrays) != set(given):
+        raise typer.BadParameter(
+            f"--example {file}: has {', '.join(arrays)}; forward() takes {', '.join(arguments)}. Name them so."
+        )
+    return tuple(arrays[name] for name in given)
 
 
 @app.command(rich_help_panel=SHIP, epilog="Example: gatewise bench runs/demo/compressed --threads 2")
