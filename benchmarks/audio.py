@@ -29,7 +29,7 @@ from machine import machine_line
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.timing import same_answers, take_turns
+from gatewise.lab.timing import same_answers, take_turns
 
 RATE, BLOCK = 48_000, 64
 SIZES = (8, 16, 32, 64, 96)

@@ -40,8 +40,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from rivals import RIVALS
 from structures import ROWS, Row, check_counts
 
-from gatewise.export.timing import ratio, take_turns
 from gatewise.lab.plot.style import FAINT, INK, MARKERS, SERIES, blank, legend, plain, save
+from gatewise.lab.timing import ratio, take_turns
 
 # row, part, situation, faster, slower, at least this many times; one thread.
 TARGETS = (

@@ -19,7 +19,7 @@ from structures import ROWS, Row, networks
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.timing import ratio, take_turns
+from gatewise.lab.timing import ratio, take_turns
 
 WEIGHTS = ("float32", "int8")
 ASKED = (

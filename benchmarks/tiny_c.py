@@ -26,7 +26,7 @@ from rivals import LeftOut, addresses, fixed, graph_of, repeat_source, sizes_of,
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.timing import take_turns
+from gatewise.lab.timing import take_turns
 
 INPUTS, CALLS = 8, 1000
 FLAGS = "-O3 -march=native -ffp-contract=fast -w -shared -fPIC".split()

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import gatewise as gw
-from gatewise.export.timing import Timing, race
 from gatewise.lab import provenance
 from gatewise.lab.files import MODEL
+from gatewise.lab.timing import Timing, race
 
 ENGINE, DENSE, COMPACT = "gatewise engine", "ONNX Runtime dense", "ONNX Runtime compact"
 

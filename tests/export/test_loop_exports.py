@@ -14,7 +14,7 @@ from loops import CELLS, LOOPS, OTHERS, I, cells_of, example, looped
 
 import gatewise as gw
 from gatewise.export.c.rounded import rounded_model
-from gatewise.export.timing import dense_original
+from gatewise.lab.timing import dense_original
 
 CASES = [(name, cell) for name in LOOPS for cell in cells_of(name)]
 

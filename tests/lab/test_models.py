@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import gatewise as gw
-from gatewise.export.timing import dense_original
 from gatewise.lab.initial import initialise
 from gatewise.lab.models import CharLM, SeriesModel, TaskModel, TextClassifier, WordLM, stack_of
+from gatewise.lab.timing import dense_original
 from gatewise.readers import find_readers
 
 TINY: dict[str, TaskModel] = {

@@ -119,8 +119,8 @@ def bench(
     machine it is not the quotient of the two times.
     """
     from gatewise.export import load
-    from gatewise.export.timing import race
     from gatewise.lab.files import model_of
+    from gatewise.lab.timing import race
 
     loaded = load(model_of(model), built(into))
     timings = race(loaded, steps=steps, batch=batch, threads=threads, seconds=seconds)

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 import gatewise
 from gatewise.export.saved.schema import SchemaError, number, record, text
-from gatewise.export.timing import take_turns
 from gatewise.lab.files import RunError, write_json
 from gatewise.lab.models import WordLM
 from gatewise.lab.provenance import hardware
+from gatewise.lab.timing import take_turns
 
 SPARSE = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # what a product of a sparse matrix may cost, in those of a dense one
 SECONDS = 1.5  # of measuring, all networks together

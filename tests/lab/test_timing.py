@@ -17,9 +17,9 @@ from networks import tagger
 from torch import nn
 
 import gatewise as gw
-from gatewise.export import timing
-from gatewise.export.timing import dense_original, race, ratio, same_answers, take_turns
+from gatewise.lab import timing
 from gatewise.lab.cli import main
+from gatewise.lab.timing import dense_original, race, ratio, same_answers, take_turns
 from gatewise.nn.lookup import cell_of
 
 pytest.importorskip("gatewise.runtime._native", reason="the C kernels are not built")
