@@ -15,11 +15,12 @@ from compiled import OPTIONS, Compiled, pointer, run, sequences, variety
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net, tagger
+from reference import answer
 from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export.c.chain import should_fold
-from gatewise.export.c.reference import answer, rounded
+from gatewise.export.c.rounded import rounded_chain
 from gatewise.runtime.narrow import narrow_chain
 
 
@@ -59,7 +60,7 @@ def test_int8(case: Case, fold: bool | None, kernels: list[Path], tmp_path: Path
     """C computes what its bytes and scales stand for; the report says how far that is from float32."""
     compiled = Compiled(case.small, tmp_path, kernels, weights="int8", fold_embedding=fold)
     narrow = narrow_chain(case.small, norms_apart=True)
-    bytes_of = rounded(narrow, should_fold(narrow, fold))
+    bytes_of = rounded_chain(narrow, should_fold(narrow, fold))
     for x in sequences(case):
         whole = compiled.run(compiled.instance(), x)
         np.testing.assert_allclose(whole, answer(bytes_of, x), **CLOSE)
@@ -212,7 +213,7 @@ def test_sparse_vectors(weights: str, kernels: list[Path], tmp_path: Path) -> No
     assert "gw_embed_matrix" in (compiled.report.path / "model.c").read_text()
     words = np.arange(60)
     narrow = narrow_chain(case.small)
-    expected = answer(rounded(narrow, False) if weights == "int8" else narrow, words)
+    expected = answer(rounded_chain(narrow, False) if weights == "int8" else narrow, words)
     np.testing.assert_allclose(compiled.run(compiled.instance(), words), expected, **CLOSE)
 
 

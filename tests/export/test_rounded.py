@@ -12,12 +12,12 @@ from chains import CLOSE, PLAIN, Case, build, chains
 from compiled import run
 from hypothesis import given
 from networks import LanguageModel, Net, randomly_sparse
+from reference import answer
 from torch import Tensor, nn
 
 import gatewise as gw
 from gatewise.export.c.chain import should_fold
-from gatewise.export.c.reference import answer, rounded
-from gatewise.export.c.rounded import rounded_model
+from gatewise.export.c.rounded import rounded_chain, rounded_model
 from gatewise.lab.models import CharLM, SeriesModel, TextClassifier, WordLM
 from gatewise.program.graph import leaves
 from gatewise.runtime.narrow import narrow_chain
@@ -26,7 +26,7 @@ from gatewise.runtime.narrow import narrow_chain
 def both(small: nn.Module, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """The model's answer to each sequence, and the reference's."""
     narrow = narrow_chain(small, norms_apart=True)
-    reference = rounded(narrow, should_fold(narrow, None))
+    reference = rounded_chain(narrow, should_fold(narrow, None))
     model, axis = rounded_model(small).eval(), narrow.chain.batch_axis
     got, expected = [], []
     for b in range(x.shape[axis]):

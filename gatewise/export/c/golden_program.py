@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear
-from gatewise.export.c.golden import GOLDEN_NUMBERS, GOLDEN_STEPS
-from gatewise.export.c.reference import as_read
 from gatewise.export.c.sizes import alone, largest, product
 from gatewise.nn.lookup import evaluating
 from gatewise.program import operations as ops
@@ -23,9 +21,13 @@ from gatewise.program.sizes import Size, at
 from gatewise.program.ways import bound_example
 from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.evaluate import evaluate
+from gatewise.runtime.rounding import rounded
 
 Array = NDArray[Any]
+Sequence = Callable[[int], Tensor]  # of so many steps
 MOVED = (ops.Reshape, ops.Permute, ops.Slice, ops.Expand, ops.Concat, ops.Flip, ops.Pad, ops.Cast)
+GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
+TOO_LARGE = "The model's answer to small random inputs is not finite; its weights are too large."
 OTHERWISE = "forward() gives something else than what was recorded of it."
 
 
@@ -33,23 +35,31 @@ class GoldenProgram:
     """One sequence, the compact model's answers to it, and those that the C must give; in the order of results."""
 
     def __init__(
-        self, program: Program, model: nn.Module, most: int, int8: bool, example: Any = None
+        self,
+        program: Program,
+        model: nn.Module,
+        most: int,
+        rounded: nn.Module | None = None,  # the model whose weights are those that int8 stands for
+        example: Any = None,
+        sequence: Sequence | None = None,  # the first argument
     ) -> None:
-        self.program, self.model = program, model
-        self.rounded = rounded_layers(model) if int8 else model
-        given = self.first_that_runs(most, example)
+        self.program, self.model, self.rounded = program, model, rounded
+        given = self.first_that_runs(most, example, sequence)
         self.inputs = {node: given[node].numpy() for node in program.inputs}
         self.letters = letters_of(self.inputs)
-        self.exact, self.computed = answers(program, model, given), self.evaluated(given)
-        for got, wanted in zip(self.plain(given), self.exact):
+        self.exact, plain = answers(program, model, given), self.evaluated(given)
+        for got, wanted in zip(plain, self.exact):
             if not np.allclose(got, wanted, rtol=1e-3, atol=1e-4, equal_nan=True):
-                raise ValueError(OTHERWISE)
-        self.expected = self.computed if int8 else self.exact
+                raise ValueError(OTHERWISE if np.isfinite(wanted).all() else TOO_LARGE)
+        self.computed = plain if rounded is None else answers(program, rounded, given)
+        self.expected = self.exact if rounded is None else self.computed
 
-    def first_that_runs(self, most: int, example: Any) -> dict[Node, Tensor]:
+    def first_that_runs(
+        self, most: int, example: Any, sequence: Sequence | None = None
+    ) -> dict[Node, Tensor]:
         """Arguments that forward() answers with numbers."""
         reasons = ["their sizes depend on each other"]
-        for given in candidates(self.program, self.model, most, example):
+        for given in candidates(self.program, self.model, most, example, sequence):
             try:
                 found = answers(self.program, self.model, given)
                 evaluate(self.program, self.model, by_name(self.program, given))
@@ -64,27 +74,58 @@ class GoldenProgram:
         )
 
     def evaluated(self, given: Mapping[Node, Tensor]) -> list[Array]:
-        """What the C computes, in double precision."""
-        return arrays(evaluate(self.program, self.rounded, by_name(self.program, given)))
-
-    def plain(self, given: Mapping[Node, Tensor]) -> list[Array]:
+        """The program in double precision."""
         return arrays(evaluate(self.program, self.model, by_name(self.program, given)))
 
     def errors(self, example: Any = None) -> tuple[float, float]:
         """Largest absolute error, and the same relative to the largest answer.
 
-        Of whole numbers, symbols say, it is the share of sequences in which some are others.
+        C with int8 weights is the compact model with rounded ones; with float32 it differs from torch by the rounding
+        of sums alone, as the same network in double precision does. Of whole numbers, symbols say, it is the share of
+        sequences in which some are others.
         """
         exact, computed = self.exact, self.computed
         if example is not None:
-            given = from_example(self.program, self.model, example)
-            exact, computed = answers(self.program, self.model, given), self.evaluated(given)
+            exact, computed = self.answers_to(example)
         whole = [(a != b).reshape(len(b), -1).any(1).mean() for a, b in zip(computed, exact) if is_whole(b)]
         pairs = [(a, b) for a, b in zip(computed, exact) if b.dtype.kind == "f" and b.size]
         error = max((float(np.nanmax(np.abs(a - b))) for a, b in pairs), default=0.0)
         largest = max((float(np.nanmax(np.abs(b))) for _, b in pairs), default=0.0)
         share = float(max(whole, default=0.0))
         return max(error, share), max(error / max(largest, 1e-30), share)
+
+    def answers_to(self, example: Any) -> tuple[list[Array], list[Array]]:
+        """The model's, and those of the C."""
+        batch_of(example)
+        given = from_example(self.program, self.model, example)
+        try:
+            exact = answers(self.program, self.model, given)
+        except Exception as error:  # forward() is the user's code
+            raise ValueError(
+                f"example: forward() does not take it ({type(error).__name__}: {error})."
+            ) from error
+        if any(np.isnan(array).any() for array in exact):
+            raise ValueError("example: the model's answer to it is not finite.")
+        rounded = self.rounded
+        return exact, self.evaluated(given) if rounded is None else answers(self.program, rounded, given)
+
+
+def batch_of(example: Any) -> Tensor | Array:
+    """The first argument of an example, or of its parts."""
+    tensors = [leaf for leaf in leaves(example) if isinstance(leaf, Tensor | np.ndarray)]
+    if not tensors:
+        raise ValueError(
+            f"example is of type {type(example).__name__}; expected a batch as forward() takes it, tensor or NumPy "
+            "array, or a tuple of the arguments of forward()."
+        )
+    if 0 in tensors[0].shape:
+        raise ValueError(f"example of shape {tuple(tensors[0].shape)} holds no sequence.")
+    return tensors[0]
+
+
+def said(example: Any) -> str:
+    """`the example, 64 x 128 x 9`"""
+    return f"the example, {' x '.join(map(str, batch_of(example).shape))}"
 
 
 def is_whole(answer: Array) -> bool:
@@ -100,7 +141,9 @@ def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
     return min(every, key=lambda program: len(given ^ set(program.arguments)))
 
 
-def candidates(program: Program, model: nn.Module, most: int, example: Any) -> Iterator[dict[Node, Tensor]]:
+def candidates(
+    program: Program, model: nn.Module, most: int, example: Any, sequence: Sequence | None = None
+) -> Iterator[dict[Node, Tensor]]:
     """Arguments of one sequence: vectors and ids at random, and for other whole numbers what may be a length."""
     free = [size for node in program.inputs for size in node.shape if isinstance(size, Size)]
     names = frozenset[str]().union(*(size.letters for size in free))
@@ -115,7 +158,8 @@ def candidates(program: Program, model: nn.Module, most: int, example: Any) -> I
     fits = all(at(size, sizes) > 0 for size in free)
     for other in (sizes.get("T", 1), 1, 0) if fits else ():
         generator = np.random.default_rng(0)
-        yield {node: made_up(node, program, model, sizes, other, generator) for node in program.inputs}
+        found = {node: made_up(node, program, model, sizes, other, generator) for node in program.inputs}
+        yield found if sequence is None else found | {program.inputs[0]: sequence(sizes["T"])}
     if example is not None:
         yield first_sequence(from_example(program, model, example), most)
 
@@ -185,7 +229,7 @@ def by_name(program: Program, given: Mapping[Node, Tensor]) -> dict[str, Any]:
 
 def answers(program: Program, model: nn.Module, given: Mapping[Node, Tensor]) -> list[Array]:
     with evaluating(model), torch.no_grad():
-        return arrays(model(**by_name(program, given)))
+        return arrays(model(**by_name(program, given)))[: len(program.results)]
 
 
 def arrays(value: Any) -> list[Array]:
@@ -205,5 +249,5 @@ def rounded_layers(model: nn.Module) -> nn.Module:
         for parameter in (module.get_parameter(name) for name in names):
             if id(parameter) not in done:
                 done.add(id(parameter))
-                parameter.data.copy_(torch.from_numpy(as_read(parameter.detach().numpy())))
+                parameter.data.copy_(torch.from_numpy(rounded(parameter.detach().numpy(), "int8")))
     return small

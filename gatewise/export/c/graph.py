@@ -7,9 +7,7 @@ from typing import Any
 from torch import nn
 
 from gatewise.export.c.chain import CModel
-from gatewise.export.c.golden import GOLDEN_STEPS
-from gatewise.export.c.golden_program import GoldenProgram, chosen
-from gatewise.export.c.measured import said
+from gatewise.export.c.golden_program import GOLDEN_STEPS, GoldenProgram, chosen, rounded_layers, said
 from gatewise.export.c.narrow import narrowed
 from gatewise.export.c.program import Function, refuse_opaque, write_function
 from gatewise.export.c.program_check import check_text, golden_text, main_text
@@ -39,7 +37,8 @@ def program_model(
     stream = stream_of(small, model)
     most = block or (LONGEST if stream is None else 1)
     function = write_function(small, model, most, int8, narrow, stream)
-    golden = GoldenProgram(program, model, most if stream is None else GOLDEN_STEPS, int8, example)
+    rounded = rounded_layers(model) if int8 else None
+    golden = GoldenProgram(program, model, most if stream is None else GOLDEN_STEPS, rounded, example)
     steps = golden.letters.get("T", 1)
     measured_on = f"one random sequence of {counted(steps, 'step')}" if example is None else said(example)
     return written(function, golden, name, title, file_above), golden.errors(example), measured_on

@@ -13,19 +13,21 @@ from torch import nn
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.c.chain import should_fold
 from gatewise.export.c.golden_program import rounded_layers
-from gatewise.export.c.reference import rounded
 from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import (
     Affine,
     Floats,
+    Function,
     Ints,
     Level,
     Link,
+    NarrowChain,
     Recurrence,
     Table,
     integers,
     narrow_chain,
 )
+from gatewise.runtime.rounding import rounded
 
 LAYERS = ("embedding", "one_hot", "recurrent", "linear")
 
@@ -43,7 +45,7 @@ def rounded_model(model: nn.Module, fold_embedding: bool | None = None) -> nn.Mo
     except ChainError:
         return rounded_layers(small)
     fold = should_fold(narrow, fold_embedding)
-    links = iter(rounded(narrow, fold).links)
+    links = iter(rounded_chain(narrow, fold).links)
     kept: Ints = np.arange(narrow.n_inputs)  # original numbers of the channels that reach a layer
     one_hot: Table | None = None
     for own in narrow.chain.links:
@@ -101,3 +103,39 @@ def by_word(level: Level, table: Table) -> Level:
 
 def as_parameter(array: Floats) -> nn.Parameter:
     return nn.Parameter(torch.from_numpy(np.ascontiguousarray(array)), requires_grad=False)
+
+
+def rounded_chain(narrow: NarrowChain, fold: bool) -> NarrowChain:
+    """The chain with every matrix as int8 weights stand for it; `fold`: the embedding is part of the first level."""
+    links = narrow.links
+    if not fold:
+        return replace(narrow, links=tuple(map(rounded_link, links)))
+    table, level = links[:2]
+    assert isinstance(table, Table)
+    assert isinstance(level, Level)
+    return replace(narrow, links=(*rounded_fold(table, level), *map(rounded_link, links[2:])))
+
+
+def rounded_fold(table: Table, level: Level) -> tuple[Table, Level]:
+    """The table word -> input projection, rounded, as an embedding that the level reads through the identity."""
+    columns: list[Floats] = []
+    directions: list[Recurrence] = []
+    for r in level.directions:
+        n, bias = len(r.slots), r.bias.reshape(-1)[r.slots]
+        columns.append(rounded(table.weight[:, r.inputs] @ r.w_ih.T + bias, "int8") - bias)
+        inputs = np.arange(n) + sum(part.shape[1] for part in columns[:-1])
+        directions.append(
+            replace(r, inputs=inputs, w_ih=np.eye(n, dtype=np.float32), w_hh=rounded(r.w_hh, "int8"))
+        )
+    return replace(table, weight=np.concatenate(columns, axis=1)), replace(
+        level, directions=tuple(directions)
+    )
+
+
+def rounded_link(link: Link) -> Link:
+    if isinstance(link, Level):
+        directions = (
+            replace(r, w_ih=rounded(r.w_ih, "int8"), w_hh=rounded(r.w_hh, "int8")) for r in link.directions
+        )
+        return replace(link, directions=tuple(directions))
+    return link if isinstance(link, Function) else replace(link, weight=rounded(link.weight, "int8"))

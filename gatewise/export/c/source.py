@@ -21,16 +21,19 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gatewise import __version__
 from gatewise.export.c.chain import CModel, Writer, check_finite, should_fold
-from gatewise.export.c.golden import GOLDEN_STEPS, Golden
+from gatewise.export.c.golden import golden_input, golden_text
+from gatewise.export.c.golden_program import GOLDEN_STEPS, GoldenProgram, chosen, said
 from gatewise.export.c.graph import LONGEST, program_model
-from gatewise.export.c.measured import errors_on, said
+from gatewise.export.c.rounded import rounded_model
 from gatewise.export.c.text import renamed
 from gatewise.export.written import write_folder
 from gatewise.program.graph import Program
+from gatewise.runtime.chain import states_taken
 from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import NarrowChain, narrowed, recorded, shippable
 from gatewise.wording import counted
@@ -137,7 +140,7 @@ def to_c(
     ways = recorded(model, example)
     if (narrow := chain_in(model, ways, int8)) is not None:
         written, errors, measured_on = chain_model(
-            model, narrow, name, title, int8, block, fold_embedding, file_above, example, specialise
+            model, ways, narrow, name, title, int8, block, fold_embedding, file_above, example, specialise
         )
     else:
         check_unfolded(fold_embedding)
@@ -169,6 +172,7 @@ def chain_in(model: nn.Module, ways: list[Program], int8: bool) -> NarrowChain |
 
 def chain_model(
     model: nn.Module,
+    ways: list[Program],
     narrow: NarrowChain,
     name: str,
     title: str,
@@ -184,11 +188,38 @@ def chain_model(
     fold = should_fold(narrow, fold_embedding)
     writer = Writer(narrow, name, int8, block or (LONGEST if narrow.both_ways else 1), fold)
     written = writer.write(file_above, title, specialise)
-    golden = Golden(model, narrow, writer.block if narrow.both_ways else GOLDEN_STEPS, int8, fold)
-    written = replace(written, texts={"golden.h": golden.text()})
-    if example is not None:
-        return written, errors_on(example, model, int8, fold), said(example)
-    return written, golden.errors(), f"one random sequence of {counted(len(golden.x), 'step')}"
+    golden = golden_chain(
+        model, ways, narrow, writer.block, rounded_model(model, fold) if int8 else None, example
+    )
+    x = next(iter(golden.inputs.values())).squeeze(narrow.chain.batch_axis)
+    texts = {"golden.h": golden_text(x, golden.expected[0].reshape(-1, narrow.width))}
+    measured_on = f"one random sequence of {counted(len(x), 'step')}" if example is None else said(example)
+    return replace(written, texts=texts), golden.errors(example), measured_on
+
+
+def golden_chain(
+    model: nn.Module,
+    ways: list[Program],
+    narrow: NarrowChain,
+    block: int,
+    rounded: nn.Module | None,
+    example: Any,
+) -> GoldenProgram:
+    """The answers to a sequence that begins anew, as the C does."""
+    begin = [way for way in ways if not states_taken(way)]
+    if not begin:
+        raise ValueError(
+            "C begins with states of zeros, and forward() needs others as an argument. "
+            "Give it a default, such as None."
+        )
+    program = chosen(begin, model, example)
+    program = replace(program, outputs=program.results[0])
+    steps = block if narrow.both_ways else GOLDEN_STEPS
+
+    def sequence(steps: int) -> Tensor:
+        return torch.from_numpy(golden_input(narrow, steps)).unsqueeze(narrow.chain.batch_axis)
+
+    return GoldenProgram(program, model, steps, rounded, example, sequence)
 
 
 def check_unfolded(fold_embedding: bool | None) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reference import answer
 from tiny_corpora import tiny
 
 import gatewise as gw
 from gatewise.export.c.chain import should_fold
-from gatewise.export.c.reference import answer, rounded
+from gatewise.export.c.rounded import rounded_chain
 from gatewise.lab.finished import saved
 from gatewise.lab.training.trainer import Options, train
 from gatewise.runtime.narrow import narrow_chain
@@ -37,7 +38,7 @@ def test_int8_is_the_network_of_the_c_export(
     narrow = narrow_chain(small)
     axis = narrow.chain.batch_axis
     x = torch.arange(6) % 4 if narrow.chain.words else torch.randn(6, narrow.n_inputs)
-    expected = answer(rounded(narrow, should_fold(narrow, None)), x.numpy())
+    expected = answer(rounded_chain(narrow, should_fold(narrow, None)), x.numpy())
     with torch.no_grad():
         output = seen[0](x.unsqueeze(axis))
     got = output[0] if isinstance(output, tuple) else output

@@ -1,21 +1,15 @@
-"""A narrow chain in plain NumPy, step by step, and the chain that int8 weights stand for.
-
-The generated C is compared with this where the compact torch model cannot be the measure: after rounding.
-"""
+"""A narrow chain in plain NumPy, step by step: what the generated C is compared with."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.narrow import Affine, Function, Level, Link, NarrowChain, Recurrence, Table
-from gatewise.runtime.rounding import quantize
+from gatewise.runtime.narrow import Affine, Level, NarrowChain, Recurrence, Table
 from gatewise.runtime.stages import log_softmax
 
-Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 
@@ -88,40 +82,3 @@ FUNCTIONS: dict[str, Any] = {
     "max": lambda x: x.max(axis=0, keepdims=True),
     "sum": lambda x: x.sum(axis=0, keepdims=True),
 }
-
-
-def rounded(narrow: NarrowChain, fold: bool) -> NarrowChain:
-    """The chain with every matrix as int8 weights stand for it; `fold`: the embedding is part of the first level."""
-    links = narrow.links
-    if not fold:
-        return replace(narrow, links=tuple(map(rounded_link, links)))
-    table, level = links[:2]
-    assert isinstance(table, Table)
-    assert isinstance(level, Level)
-    return replace(narrow, links=(*rounded_fold(table, level), *map(rounded_link, links[2:])))
-
-
-def rounded_fold(table: Table, level: Level) -> tuple[Table, Level]:
-    """The table word -> input projection, rounded, as an embedding that the level reads through the identity."""
-    columns: list[Floats] = []
-    directions: list[Recurrence] = []
-    for r in level.directions:
-        n, bias = len(r.slots), r.bias.reshape(-1)[r.slots]
-        columns.append(as_read(table.weight[:, r.inputs] @ r.w_ih.T + bias) - bias)
-        inputs = np.arange(n) + sum(part.shape[1] for part in columns[:-1])
-        directions.append(replace(r, inputs=inputs, w_ih=np.eye(n, dtype=np.float32), w_hh=as_read(r.w_hh)))
-    return replace(table, weight=np.concatenate(columns, axis=1)), replace(
-        level, directions=tuple(directions)
-    )
-
-
-def rounded_link(link: Link) -> Link:
-    if isinstance(link, Level):
-        directions = (replace(r, w_ih=as_read(r.w_ih), w_hh=as_read(r.w_hh)) for r in link.directions)
-        return replace(link, directions=tuple(directions))
-    return link if isinstance(link, Function) else replace(link, weight=as_read(link.weight))
-
-
-def as_read(weight: Floats) -> Floats:
-    codes, scale = quantize(weight)
-    return codes * scale[:, None]
