@@ -13,7 +13,6 @@ both take turns, so that a slow moment of the machine falls on both.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import statistics
@@ -28,7 +27,7 @@ from gatewise.lab import provenance, recipe
 from gatewise.lab.data.batches import Examples
 from gatewise.lab.data.classification import TextData
 from gatewise.lab.data.language import LanguageData, Vocabulary
-from gatewise.lab.schema import Recipe
+from gatewise.lab.schema import Dense, Recipe
 from gatewise.lab.training.assembly import Assembly, assemble
 from gatewise.lab.training.graph import WARM_UP, use_tf32
 from gatewise.lab.training.recurrence_share import recurrence_share, timed
@@ -62,7 +61,7 @@ def corpus_of(task: str) -> LanguageData | TextData:
 
 
 def dense(row: Recipe) -> Recipe:
-    return dataclasses.replace(row, sparsify=dataclasses.replace(row.sparsify, method="none"))
+    return row.model_copy(update={"sparsify": Dense()})
 
 
 def begin(made: Assembly, row: Recipe) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatewise.export.card import model_card
 from gatewise.lab.analyse.history import named
-from gatewise.lab.schema import OWN_DATA, Recipe
+from gatewise.lab.schema import OWN_DATA, Dense, Recipe
 from gatewise.report import Report
 
 # What the publishers of a corpus ask for.
@@ -45,7 +45,9 @@ def training_line(recipe: Recipe, result: Mapping[str, Any]) -> str:
     hardware, versions = result["hardware"], result["versions"]
     machine = hardware.get("gpu") or hardware.get("cpu") or "unknown hardware"
     method = (
-        f"{recipe.sparsify.method}, {recipe.sparsify.levels}" if recipe.sparsify.method != "none" else "dense"
+        "dense"
+        if isinstance(recipe.sparsify, Dense)
+        else f"{recipe.sparsify.method}, {recipe.sparsify.levels}"
     )
     refit = f" and {recipe.refit.epochs} of a refit" if recipe.refit.epochs else ""
     return (

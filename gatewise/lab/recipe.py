@@ -14,26 +14,26 @@ schema.py is an error, in a file and in `--set section.key=value` alike.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gatewise.lab.parsing import parse, suggestion
 from gatewise.lab.schema import (
     BUDGETS,
-    DEFAULTS,
+    KEYS,
     OWN_DATA,
     PAPER_DATA,
-    READERS,
     SECTIONS,
+    TAGS,
     Recipe,
     RecipeError,
+    is_read,
+    parse,
+    suggestion,
 )
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -49,8 +49,7 @@ def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     path = _find(name_or_path)
     own, base = _read(path)
     content, asked = {"name": path.stem, **_over(base, own)}, dict[str, Any]()
-    data = (base or content).get("data")
-    before = data.get("task") if isinstance(data, dict) else None
+    before = _tags(base or content).get("data.task")
     changed = {apply_change(asked, change): change for change in changes}
     content = _over(content, {"name": content["name"], **asked})
     try:
@@ -104,52 +103,61 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dic
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of a section one by one, the rest whole: expected numbers belong together. A name is a file's own.
 
-    There is one budget: of weights, say. Who names another one means it instead.
+    There is one budget: of weights, say. Who names another one means it instead. Who names another task or framework
+    leaves behind what that one does not read.
     """
     both = {**base, **own}
+    before, now = _tags(base), _tags(base) | _tags(own)
     for name in SECTIONS:
-        theirs, ours = base.get(name), own.get(name)
+        theirs, ours = base.get(name), own.get(name, {})
         if isinstance(theirs, dict) and isinstance(ours, dict):
             replaced = BUDGETS if name == "budget" and set(BUDGETS) & set(ours) else ()
-            both[name] = {**{key: theirs[key] for key in theirs if key not in replaced}, **ours}
+            kept = {
+                key: value
+                for key, value in theirs.items()
+                if key not in replaced and (before == now or is_read(f"{name}.{key}", now))
+            }
+            both[name] = {**kept, **ours}
     if "name" not in own:
         both.pop("name", None)
     return both
 
 
+def _tags(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a file that say which keys there are."""
+    return {
+        f"{name}.{tag}": section[tag]
+        for name, tag in TAGS.items()
+        if isinstance(section := content.get(name), dict) and isinstance(section.get(tag), str)
+    }
+
+
 def _of_own_data(recipe: Recipe, own: Mapping[str, Any]) -> Recipe:
     """The recipe of a paper's row on other data: its title and the paper's numbers tell nothing about them, but what
     a file says itself stays."""
-    levels = recipe.sparsify.levels
-    methods = {"none": "dense network", "group-lasso": f"pruning {levels}", "variational": f"Bayes {levels}"}
-    title = f"{Path(recipe.data.path or '').name}, {methods[recipe.sparsify.method]}"
-    return dataclasses.replace(
-        recipe,
-        title=recipe.title if "title" in own else title,
-        expect=recipe.expect if "expect" in own else {},
+    sparsify = recipe.sparsify
+    method = {"none": "dense network", "group-lasso": "pruning", "variational": "Bayes"}[sparsify.method]
+    title = (
+        f"{Path(getattr(recipe.data, 'path', '')).name}, {method} {getattr(sparsify, 'levels', '')}".strip()
+    )
+    return recipe.model_copy(
+        update={
+            "title": recipe.title if "title" in own else title,
+            "expect": recipe.expect if "expect" in own else {},
+        }
     )
 
 
 def _refuse_unread(recipe: Recipe, changed: Mapping[str, str]) -> None:
-    """A recipe may hold keys for other data than it is used on; who asks for a change expects one."""
-    values = recipe.steering()
-    for readers, keys in READERS.items():
-        section = "sparsify.method" if "sparsify" in keys else "data.task"
-        if values[section] in readers.split():
-            continue
-        for key in keys.split():
-            if key in changed and values[key] != DEFAULTS[key]:
-                raise RecipeError(
-                    f"--set {changed[key]}: does nothing with {section} = {values[section]!r}, only with "
-                    f"{' or '.join(readers.split())}. Leave it out."
-                )
+    """Keys of a part that there is not may wait in a file; who asks for a change expects one."""
     for key, change in changed.items():
-        said = values[key] != DEFAULTS.get(key)
-        if key == "sparsify.threshold" and recipe.sparsify.update == "proximal":
+        if key == "sparsify.threshold" and getattr(recipe.sparsify, "update", "") == "proximal":
             raise RecipeError(f"--set {change}: proximal updates have no threshold. Leave it out.")
-        if key.startswith("refit.") and not recipe.refit.epochs and said:
+        if recipe.steering()[key] == KEYS[key].default:
+            continue
+        if key.startswith("refit.") and not recipe.refit.epochs:
             raise RecipeError(f"--set {change}: does nothing without refit.epochs, which is 0. Set it, too.")
-        if key.startswith("budget.") and not recipe.budget.wanted() and said:
+        if key.startswith("budget.") and not recipe.budget.wanted():
             raise RecipeError(
                 f"--set {change}: does nothing without budget.gates, neurons, weights or bytes. Set one, too."
             )
@@ -167,19 +175,18 @@ def apply_change(content: dict[str, Any], change: str) -> str:
     section, _, key = target.strip().rpartition(".")
     if not equals or not key:
         raise RecipeError(f"--set {change!r}: write it as section.key=value, for instance train.epochs=5.")
-    everything = [f"{name}.{f.name}" for name, kind in SECTIONS.items() for f in fields(kind)]
     if not section:
-        found = [full for full in everything if full.partition(".")[2] == key]
+        found = [full for full in KEYS if full.partition(".")[2] == key]
         # A refit and a budget have keys of the other sections: without a section they mean those.
         found = [full for full in found if not full.startswith(("refit.", "budget."))] or found
         if len(found) > 1:
             raise RecipeError(f"--set {key}: there are {', '.join(found)}; name the section.")
         section = found[0].partition(".")[0] if found else ""
-    if f"{section}.{key}" not in everything:
+    if f"{section}.{key}" not in KEYS:
         asked = f"{section}.{key}" if section else key
-        short = {full.partition(".")[2]: full for full in reversed(everything)}
+        short = {full.partition(".")[2]: full for full in reversed(KEYS)}
         close = difflib.get_close_matches(key, short, 1)
-        hint = f"; did you mean {short[close[0]]!r}?" if close else suggestion(asked, everything)
+        hint = f"; did you mean {short[close[0]]!r}?" if close else suggestion(asked, list(KEYS))
         raise RecipeError(f"--set {asked}: there is no such key{hint}")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
@@ -192,7 +199,7 @@ def apply_change(content: dict[str, Any], change: str) -> str:
 def dump(recipe: Recipe) -> str:
     """The recipe as TOML, with every value that was used; `None` is a key left out."""
     lines = [f"name = {_toml(recipe.name)}", f"title = {_toml(recipe.title)}"]
-    for section, values in recipe.to_dict().items():
+    for section, values in recipe.model_dump(exclude_none=True).items():
         if isinstance(values, dict):
             lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"

@@ -8,12 +8,15 @@ from __future__ import annotations
 import ast
 import inspect
 import io
-import re
+import json
 import tokenize
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
+from pydantic.fields import FieldInfo
 
 from gatewise.export.c.program import WRITE
 from gatewise.export.onnx.program import RULES as NODES
@@ -71,31 +74,69 @@ def comments_of(source: str) -> dict[int, str]:
     return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
 
 
-def section(name: str, node: ast.ClassDef, comments: dict[int, str]) -> str:
-    """One table: a line for each field of the dataclass, with the comment beside it."""
-    lines = [f"\n## {name}\n", "| key | values | default | |", "| --- | --- | --- | --- |"]
-    for field in node.body:
-        if isinstance(field, ast.AnnAssign):
-            kind = ast.unparse(field.annotation)
-            choices = re.findall(r"Literal\[([^\]]*)\]", kind)
-            shown = choices[0].replace("'", '"') if choices else kind.replace(" | None", "")
-            default = "required" if field.value is None else f"`{ast.unparse(field.value)}`"
-            said = " ".join(comments.get(k, "") for k in range(field.lineno, (field.end_lineno or 0) + 1))
-            default = "" if default == "`None`" else default.replace("'", '"')
-            lines.append(
-                f"| `{name}.{ast.unparse(field.target)}` | {cell(shown)} | {default} | {cell(said)} |"
+def comments_by_class() -> dict[str, dict[str, str]]:
+    """What stands beside the fields of each class of the schema."""
+    source = inspect.getsource(schema)
+    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    said = comments_of(source)
+    return {
+        node.name: {
+            ast.unparse(field.target): " ".join(
+                said.get(k, "") for k in range(field.lineno, (field.end_lineno or 0) + 1)
             )
+            for field in node.body
+            if isinstance(field, ast.AnnAssign)
+        }
+        for node in classes
+    }
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """Types, limits and words that a type is made of."""
+    if isinstance(kind, FieldInfo):
+        yield from (part for one in (kind.annotation, *kind.metadata) for part in parts(one))
+    elif get_args(kind):
+        yield from (part for one in get_args(kind) for part in parts(one))
+    else:
+        yield kind
+
+
+def shown(info: FieldInfo) -> str:
+    """`int | float, > 0` or `"LSTM", "GRU"`"""
+    found = list(parts(info))
+    words = [part for part in found if isinstance(part, str)]
+    kinds = " | ".join(part.__name__ for part in found if part in (int, float, bool, str))
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    limits = [f"{signs[k]} {v}" for part in found if is_dataclass(part) for k, v in asdict(part).items()]
+    return ", ".join(f'"{word}"' for word in words) or ", ".join([kinds, *limits])
+
+
+def section(name: str, kinds: tuple[type[schema.Section], ...]) -> str:
+    """One table: a line for each key, with the comment beside it and who alone reads it."""
+    lines = [f"\n## {name}\n", "| key | values | default | | only with |", "| --- | --- | --- | --- | --- |"]
+    said = comments_by_class()
+    for key in dict.fromkeys(key for kind in kinds for key in kind.model_fields):
+        full = f"{name}.{key}"
+        info = schema.KEYS[full]
+        values = (
+            ", ".join(f'"{word}"' for word in schema.WORDS[name])
+            if schema.TAGS.get(name) == key
+            else shown(info)
+        )
+        owners = [own.__name__ for kind in kinds for own in kind.__mro__ if key in said.get(own.__name__, {})]
+        comment = "; ".join(filter(None, dict.fromkeys(said[owner][key] for owner in owners)))
+        default = "" if info.is_required() else json.dumps(info.default)
+        given = "required" if info.is_required() else "" if default == "null" else f"`{default}`"
+        only = " ".join(f"`{word}`" for words in schema.READERS.get(full, {}).values() for word in words)
+        lines.append(f"| `{full}` | {cell(values)} | {given} | {cell(comment)} | {only} |")
     return "\n".join(lines) + "\n"
 
 
 def recipes_page() -> str:
-    source = inspect.getsource(schema)
-    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
-    comments = comments_of(source)
     rate = "\n".join(
         f"    {line}".rstrip() for line in inspect.cleandoc(schema.Train.__doc__ or "").splitlines()
     )
-    tables = "".join(section(name, classes[own.__name__], comments) for name, own in schema.SECTIONS.items())
+    tables = "".join(section(name, kinds) for name, kinds in schema.SECTIONS.items())
     return f"{RECIPES}{tables}\n## The learning rate\n\n{rate}\n"
 
 

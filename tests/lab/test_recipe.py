@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from gatewise.lab.data.batches import Examples
 from gatewise.lab.data.classification import TextData
 from gatewise.lab.data.language import LanguageData, Vocabulary
 from gatewise.lab.data.pronunciation import WordData
-from gatewise.lab.parsing import parse
-from gatewise.lab.schema import DEFAULTS, OWN_DATA, PAPER_DATA, READERS, Recipe, RecipeError
+from gatewise.lab.schema import KEYS, READERS, TAGS, WORDS, Recipe, RecipeError, is_read, parse
 from gatewise.lab.training.assembly import build_model, make_sparsifier
 from gatewise.lab.training.schedule import learning_rates
 
@@ -85,7 +83,7 @@ def test_recipe_builds_its_network(name: str) -> None:
     kind = kind.removeprefix("imdb-").removeprefix("agnews-").removeprefix("g2p-")
     assert row.sparsify.method == method[kind[0]]
     levels = {"w": "W", "wn": "W+N", "wgn": "W+G+N"}.get(kind.split("-")[1]) if kind[0] not in "od" else None
-    assert levels in (None, row.sparsify.levels)
+    assert levels in (None, getattr(row.sparsify, "levels", None))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -142,14 +140,14 @@ def test_warm_up_multiplies_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"model": {"hiden": 3}}, r"\[model\] has an unknown key 'hiden'; did you mean 'hidden'\?"),
-        ({"modle": {}}, "unknown section or key 'modle'; did you mean 'model'"),
-        ({"train": {"epochs": 2}}, r"\[train\] lacks lr"),
-        ({"train": {"epochs": "2", "lr": 1}}, r"\[train\] epochs = '2' must be a whole number"),
-        ({"train": {"epochs": True, "lr": 1}}, "must be a whole number"),
-        ({"train": {"epochs": 0, "lr": 1}}, "train.epochs = 0 must be above 0"),
-        ({"model": {"hidden": 3, "cell": "lstm"}}, "cell = 'lstm' is not one of LSTM, GRU"),
-        ({"model": {"hidden": 3, "dropout": 1.0}}, "model.dropout = 1.0 must be in"),
+        ({"model": {"hiden": 3}}, r"no key 'model.hiden'; did you mean 'model.hidden'"),
+        ({"modle": {}}, "no key 'modle'; did you mean 'model"),
+        ({"train": {"epochs": 2}}, "train.lr is missing"),
+        ({"train": {"epochs": "2", "lr": 1}}, "train.epochs = '2' should be a valid integer"),
+        ({"train": {"epochs": True, "lr": 1}}, "train.epochs = True should be a valid integer"),
+        ({"train": {"epochs": 0, "lr": 1}}, "train.epochs = 0 should be greater than 0"),
+        ({"model": {"hidden": 3, "cell": "lstm"}}, "model.cell = 'lstm' should be 'LSTM' or 'GRU'"),
+        ({"model": {"hidden": 3, "dropout": 1.0}}, "model.dropout = 1.0 should be less than 1"),
         ({"data": {"task": "words", "batch": 2}}, "needs data.path"),
         ({"sparsify": {"method": "group-lasso"}}, "it needs group > 0"),
         ({"train": {"epochs": 2, "lr": 1, "schedule": "stairs"}}, "needs train.after"),
@@ -157,7 +155,7 @@ def test_warm_up_multiplies_the_schedule() -> None:
         ({"train": {"epochs": 2, "lr": 1, "schedule": "power", "decay": 0}}, "train.decay"),
         (
             {"data": {"task": "imdb", "batch": 2}, "train": {"epochs": 1, "lr": 1, "loss": "window-sum"}},
-            "windows",
+            "train.loss = 'window-sum' does nothing with data.task = 'imdb'",
         ),
         ({"data": 3}, "must be a section"),
         ({"expect": 3}, "must be a section"),
@@ -172,43 +170,44 @@ def test_mistakes_are_named(changed: dict[str, object], said: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("data.batch=0", "above 0"),
-        ("data.steps=0", "above 0"),
-        ("data.chunk=0", "above 0"),
-        ("data.test_batch=-4", "above 0"),
-        ("data.max_len=0", "above 0"),
-        ("data.vocabulary_size=1", "at least 2"),
-        ("data.valid_fraction=0.0", "in (0, 1)"),
-        ("model.embedding=-1", "above 0"),
-        ("model.dropout=-0.1", "in [0, 1)"),
+        ("data.batch=0", "greater than 0"),
+        ("data.steps=0", "greater than 0"),
+        ("data.chunk=0", "greater than 0"),
+        ("data.test_batch=-4", "greater than 0"),
+        ("data.max_len=0", "greater than 0"),
+        ("data.vocabulary_size=1", "greater than or equal to 2"),
+        ("data.valid_fraction=0.0", "greater than 0"),
+        ("data.valid_fraction=1.0", "less than 1"),
+        ("model.embedding=-1", "greater than 0"),
+        ("model.dropout=-0.1", "greater than or equal to 0"),
         ("model.init_range=nan", "a finite number"),
         ("model.forget_bias=inf", "a finite number"),
-        ("sparsify.l1=-1e-05", "at least 0"),
-        ("sparsify.threshold=-0.1", "at least 0"),
-        ("sparsify.snr_threshold=0.0", "above 0"),
+        ("sparsify.l1=-1e-05", "greater than or equal to 0"),
+        ("sparsify.threshold=-0.1", "greater than or equal to 0"),
+        ("sparsify.snr_threshold=0.0", "greater than 0"),
         ("sparsify.log_sigma=-inf", "a finite number"),
-        ("sparsify.warm_up_epochs=-1.0", "at least 0"),
+        ("sparsify.warm_up_epochs=-1.0", "greater than or equal to 0"),
         ("train.lr=inf", "a finite number"),
-        ("train.after=-1", "at least 0"),
-        ("train.warm_up=-1", "at least 0"),
-        ("train.clip=-1.0", "above 0"),
-        ("train.clip=0.0", "above 0"),
-        ("train.clip_probabilities=2.0", "in [0, 0.5)"),
-        ("train.clip_probabilities=0.5", "in [0, 0.5)"),
-        ("train.patience=-3", "above 0"),
-        ("train.test_every=-2", "at least 0"),
-        ("train.seed=-1", "in [0, 2^64)"),
-        ("train.seed=18446744073709551616", "in [0, 2^64)"),
+        ("train.after=-1", "greater than or equal to 0"),
+        ("train.warm_up=-1", "greater than or equal to 0"),
+        ("train.clip=-1.0", "greater than 0"),
+        ("train.clip=0.0", "greater than 0"),
+        ("train.clip_probabilities=2.0", "less than 0.5"),
+        ("train.clip_probabilities=0.5", "less than 0.5"),
+        ("train.patience=-3", "greater than 0"),
+        ("train.test_every=-2", "greater than or equal to 0"),
+        ("train.seed=-1", "greater than or equal to 0"),
+        ("train.seed=18446744073709551616", "less than 18446744073709551616"),
     ],
 )
 def test_numbers_out_of_range_are_refused(change: str, said: str) -> None:
     """Each would train something else without a word (clip = -1 turns the gradient round), or fail epochs later."""
+    key, _, value = change.partition("=")
+    words = {"data.task": "word-ptb", "sparsify.method": "group-lasso"}
+    row = "ptb-word-small-prune-wgn" if is_read(key, words) else "imdb-bayes-wgn"
     with pytest.raises(RecipeError) as caught:
-        recipe.load("ptb-word-small-prune-wgn", [change])
-    section, _, rest = change.partition(".")
-    key, _, value = rest.partition("=")
-    assert str(caught.value).endswith((f"{section}.{key} = {value} must be {said}.",
-                                       f"[{section}] {key} = {value} must be {said}."))  # fmt: skip
+        recipe.load(row, [change])
+    assert str(caught.value) == f"--set {change}: {key} = {value} should be {said}."
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ def test_numbers_out_of_range_are_refused(change: str, said: str) -> None:
         ("trian.epochs=3", "did you mean 'train.epochs'"),
         ("epochs", "write it as section.key=value"),
         ("=3", "write it as section.key=value"),
-        ("train.epochs=three", "must be a whole number"),
+        ("train.epochs=three", "should be a valid integer"),
         ("data.task=wordptb", "is not one of"),
         ("qqqq=1", "there is no such key"),
     ],
@@ -232,8 +231,11 @@ def test_set_typos_are_refused(change: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["train.epochs=0", "train.lr=1"], "--set train.epochs=0: train.epochs = 0 must be above 0."),
-        (["hidden=three"], "--set hidden=three: [model] hidden = 'three' must be a whole number."),
+        (
+            ["train.epochs=0", "train.lr=1"],
+            "--set train.epochs=0: train.epochs = 0 should be greater than 0.",
+        ),
+        (["hidden=three"], "--set hidden=three: model.hidden = 'three' should be a valid integer."),
         (
             ["train.epochs=5"],
             "--set train.epochs=5: train.after = 25 must be below train.epochs = 5, because the rate falls "
@@ -303,7 +305,8 @@ def test_a_base_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
     near = write(tmp_path / "near.toml", 'base = "imdb-bayes-wgn"\n[train]\nlr = 0.01\n')
     got = recipe.load(near)
     assert got.name == "near"
-    assert got == dataclasses.replace(row, name="near", train=dataclasses.replace(row.train, lr=0.01))
+    train = row.train.model_copy(update={"lr": 0.01})
+    assert got == row.model_copy(update={"name": "near", "train": train})
     far = write(
         tmp_path / "sub" / "far.toml", 'base = "../near.toml"\ntitle = "Far"\n[expect]\nneurons = [1]\n'
     )
@@ -371,18 +374,21 @@ def test_columns_go_by_name_or_position() -> None:
     data = recipe.load("imdb-original", [*own, "data.text_column=1", "data.label_column=0"]).data
     assert (data.text_column, data.label_column) == (1, 0)
     assert recipe.load("imdb-original", [*own, 'data.text_column="1"']).data.text_column == "1"
-    with pytest.raises(RecipeError, match="text_column = True must be a string in quotes"):
+    with pytest.raises(RecipeError, match="text_column = True should be a valid string"):
         recipe.load("imdb-original", [*own, "data.text_column=true"])
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["data.path=a.csv"], "data.path = 'a.csv': data.task = 'imdb' has files of its own"),
-        (["data.test_path=a.csv"], "or set data.task to one of words, characters, csv, npz"),
+        (
+            ["data.path=a.csv"],
+            "data.path = 'a.csv' does nothing with data.task = 'imdb', only with words or characters or csv",
+        ),
+        (["data.test_path=a.csv"], "only with words or characters or csv or npz"),
         (
             ["data.task=csv", "data.path=a", "data.valid_path=b"],
-            "data.valid_path = 'b': validation texts are rows",
+            "data.valid_path = 'b' does nothing with data.task = 'csv'",
         ),
     ],
 )
@@ -419,10 +425,14 @@ def test_a_change_that_does_nothing_is_refused(name: str, changes: list[str], sa
     with pytest.raises(RecipeError, match="does nothing with") as caught:
         recipe.load(name, changes)
     assert said in str(caught.value)
-    recipe.load("imdb-bayes-wgn", ["data.task=npz", "data.path=x.npz", "data.vectors=none"])
+    recipe.load("imdb-bayes-wgn", ["data.task=npz", "data.path=x.npz"])
 
 
 def test_keys_that_not_everyone_reads_are_keys() -> None:
-    readers = {word for words in READERS for word in words.split()}
-    assert readers == {*OWN_DATA, *PAPER_DATA, "group-lasso", "variational"}
-    assert {key for keys in READERS.values() for key in keys.split()} <= DEFAULTS.keys()
+    assert READERS.keys() <= KEYS.keys()
+    for tags in READERS.values():
+        for tag, words in tags.items():
+            section, _, key = tag.partition(".")
+            assert TAGS[section] == key
+            assert words
+            assert set(words) < WORDS[section].keys()

@@ -83,8 +83,8 @@ def changes(task: str, folder: Path) -> tuple[str, list[str]]:
         "agnews": ("agnews", [*WORD_SIZES, *classes, "data.vocabulary=train", "data.vectors=none"]),
         "g2p": ("g2p", [*WORD_SIZES, "data.batch=16", "refit.epochs=0", "train.evaluate_every=1"]),
         "csv": ("imdb", [*WORD_SIZES, *classes, *own, "data.vectors=none", f"data.path={folder / 'own.csv'}"]),
-        "npz": ("imdb", [*SIZES, "data.batch=8", *own, "data.vectors=none", f"data.path={folder / 'classes.npz'}"]),
-        "series": ("imdb", [*SIZES, "data.batch=4", "data.steps=9", "data.task=npz", "data.vectors=none",
+        "npz": ("imdb", [*SIZES, "data.batch=8", *own, f"data.path={folder / 'classes.npz'}"]),
+        "series": ("imdb", [*SIZES, "data.batch=4", "data.steps=9", "data.task=npz",
                             f"data.path={folder / 'series.npz'}"]),
     }[task]  # fmt: skip
 

@@ -28,9 +28,22 @@ from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData, cmudict
 from gatewise.lab.data.series import SeriesData, npz_series
 from gatewise.lab.data.sources import DataError
 from gatewise.lab.data.vectors import Coverage, find_vectors, longest, pretrained_rows
-from gatewise.lab.parsing import parse, suggestion
 from gatewise.lab.provenance import digest_of
-from gatewise.lab.schema import PAPER_DATA, Recipe, RecipeError
+from gatewise.lab.schema import (
+    PAPER_DATA,
+    Own,
+    OwnLanguage,
+    OwnSeries,
+    OwnTexts,
+    Penn,
+    Recipe,
+    RecipeError,
+    Reviews,
+    Spellings,
+    Texts,
+    parse,
+    suggestion,
+)
 
 
 def load_data(recipe: Recipe, data_dir: str | Path | None = None, encoding: Encoding | None = None) -> Corpus:
@@ -38,18 +51,18 @@ def load_data(recipe: Recipe, data_dir: str | Path | None = None, encoding: Enco
     data = recipe.data
     if encoding is not None:
         _check_encoding(recipe, encoding)
-    if data.task in ("word-ptb", "char-ptb", "words", "characters"):
-        return _language(recipe, data_dir, Vocabulary(encoding.symbols) if encoding else None)
-    if data.task == "g2p":
+    if isinstance(data, Penn | OwnLanguage):
+        return _language(data, data_dir, Vocabulary(encoding.symbols) if encoding else None)
+    if isinstance(data, Spellings):
         return cmudict(data_dir, encoding.max_len if encoding else data.max_len)
-    if data.task == "npz":
+    if isinstance(data, OwnSeries):
         scaling = encoding.scaling if encoding else None
         classes = [int(name) for name in encoding.classes] if encoding else []
-        fraction, (path, valid, test) = data.valid_fraction or 0.15, _own_files(recipe)
+        fraction, (path, valid, test) = data.valid_fraction or 0.15, _own_files(data)
         return npz_series(
             path, fraction, steps=data.steps, scaling=scaling, classes=classes, valid=valid, test=test
         )
-    return _texts(recipe, data_dir, encoding)
+    return _texts(data, data_dir, encoding)
 
 
 def _check_encoding(recipe: Recipe, encoding: Encoding) -> None:
@@ -65,21 +78,19 @@ def _check_encoding(recipe: Recipe, encoding: Encoding) -> None:
             raise RecipeError(f"data.{key} = {asked}, but the model was trained with {kept}. Set that.")
 
 
-def _language(recipe: Recipe, data_dir: str | Path | None, vocabulary: Vocabulary | None) -> LanguageData:
-    data = recipe.data
-    if data.task == "word-ptb":
-        return word_ptb(data_dir, vocabulary)
-    if data.task == "char-ptb":
-        return char_ptb(data_dir, vocabulary)
+def _language(
+    data: Penn | OwnLanguage, data_dir: str | Path | None, vocabulary: Vocabulary | None
+) -> LanguageData:
+    if isinstance(data, Penn):
+        return (word_ptb if data.task == "word-ptb" else char_ptb)(data_dir, vocabulary)
     given: dict[str, Any] = {"vocabulary_size": data.vocabulary_size, "fraction": data.valid_fraction}
     given = {key: value for key, value in given.items() if value is not None}
     level: Level = "word" if data.task == "words" else "char"
-    path, valid, test = _own_files(recipe)
+    path, valid, test = _own_files(data)
     return text_file(path, level, valid, test, vocabulary=vocabulary, **given)
 
 
-def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | None) -> TextData:
-    data = recipe.data
+def _texts(data: Reviews | OwnTexts, data_dir: str | Path | None, encoding: Encoding | None) -> TextData:
     given: dict[str, Any] = {
         "max_len": data.max_len,
         "vocab_size": data.vocabulary_size,
@@ -91,8 +102,8 @@ def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | Non
     if encoding is not None:
         rules = replace(rules, max_len=encoding.max_len, vocab_size=len(encoding.symbols))
         words, classes = encoding.words, encoding.classes
-    if data.task == "csv":
-        path, _, test = _own_files(recipe)
+    if isinstance(data, OwnTexts):
+        path, _, test = _own_files(data)
         return csv_texts(path, data.text_column, data.label_column, test, rules, words, classes)
     found = (imdb if data.task == "imdb" else ag_news)(data_dir, rules, words or data.vocabulary)
     if classes not in (None, found.classes):
@@ -100,12 +111,10 @@ def _texts(recipe: Recipe, data_dir: str | Path | None, encoding: Encoding | Non
     return found
 
 
-def _own_files(recipe: Recipe) -> tuple[Path, Path | None, Path | None]:
+def _own_files(data: Own) -> tuple[Path, Path | None, Path | None]:
     """data.path, data.valid_path and data.test_path."""
-    data = recipe.data
-    assert data.path is not None  # checked with the recipe
-    valid = _own_file("valid_path", data.valid_path) if data.valid_path else None
-    test = _own_file("test_path", data.test_path) if data.test_path else None
+    named = {key: getattr(data, key, None) for key in ("valid_path", "test_path")}
+    valid, test = (_own_file(key, path) if path else None for key, path in named.items())
     return _own_file("path", data.path), valid, test
 
 
@@ -175,12 +184,13 @@ def corpora(tasks: Sequence[str] | None, data_dir: str | Path | None) -> Iterato
 
 def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> tuple[Tensor | None, Coverage]:
     """Starting rows of the embedding, and which words have one; nothing where the recipe asks for none."""
-    kind = recipe.data.vectors
-    if kind == "none" or recipe.start.run is not None or not isinstance(corpus, TextData):
+    data = recipe.data
+    if not isinstance(data, Texts) or data.vectors == "none" or recipe.start.run is not None:
         return None, Coverage()
-    found = find_vectors(kind, recipe.model.embedding, data_dir)
+    assert isinstance(corpus, TextData)
+    found = find_vectors(data.vectors, recipe.model.embedding, data_dir)
     filled = None
-    if (other := recipe.data.fill_from) != "none":
+    if (other := data.fill_from) != "none":
         length = longest(other, data_dir)
         filled = find_vectors(other, length, data_dir).path, length
     rows, coverage = pretrained_rows(
@@ -189,7 +199,7 @@ def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> t
         recipe.model.embedding,
         epoch_generator(recipe.train.seed, 0),
         FIRST_WORD,
-        recipe.data.lower_fallback,
+        data.lower_fallback,
         filled,
     )
     return rows, replace(coverage, note="; ".join(filter(None, (found.deviation(), coverage.note))))

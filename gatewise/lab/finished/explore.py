@@ -23,6 +23,7 @@ from gatewise.lab.finished.opened import (
     outputs_of,
     symbols_of,
 )
+from gatewise.lab.schema import Bayes, Lasso
 from gatewise.lab.training.checkpoints import load_checkpoint
 from gatewise.lab.training.progress import shown_quality
 from gatewise.report import measure, show
@@ -173,9 +174,9 @@ def model_figures(
         say(why_not)
     sparsify = run.recipe.sparsify if run.recipe else None
     # Norms decide in group lasso alone; a posterior is in the checkpoint, if that was kept.
-    threshold = sparsify.threshold if sparsify and sparsify.method == "group-lasso" else 0.0
+    threshold = sparsify.threshold if isinstance(sparsify, Lasso) else 0.0
     spread = group_norms(run.model, threshold)
-    if sparsify and (run.folder / CHECKPOINT).is_file():
+    if isinstance(sparsify, Bayes) and (run.folder / CHECKPOINT).is_file():
         alphas = log_alphas(load_checkpoint(run.folder / CHECKPOINT)["model"], sparsify.snr_threshold)
         spread = alphas if alphas.values else spread
     made["histogram"] = plot.histogram(spread, title=run.title)

@@ -11,7 +11,7 @@ from gatewise.lab import recipe as recipes
 from gatewise.lab.data.corpus import describe, load_data
 from gatewise.lab.data.encoding import load_encoding
 from gatewise.lab.files import RECIPE, model_of
-from gatewise.lab.schema import Recipe, RecipeError
+from gatewise.lab.schema import Own, Recipe, RecipeError
 from gatewise.lab.training.assembly import make_feeds, objective_of
 from gatewise.lab.training.evaluation import Evaluator
 from gatewise.lab.training.options import chosen_device
@@ -41,7 +41,7 @@ def cut_anew(trained: Path, recipe: Recipe) -> bool:
     if not trained.is_file():
         return False
     before, now = recipes.load(trained).data, recipe.data
-    if now.path is None or now.path != before.path:
+    if not isinstance(now, Own) or not isinstance(before, Own) or now.path != before.path:
         return False
     if now.valid_fraction != before.valid_fraction:
         raise RecipeError(
@@ -49,7 +49,7 @@ def cut_anew(trained: Path, recipe: Recipe) -> bool:
             f"{before.valid_fraction or 'the default'} for training; cut anew, its parts have what was trained on. "
             "Leave it out."
         )
-    return now.valid_path is None and (now.test_path is None) != (before.test_path is None)
+    return getattr(now, "valid_path", None) is None and (now.test_path is None) != (before.test_path is None)
 
 
 def evaluate_saved(

@@ -15,24 +15,22 @@ sparsify.group = "log 1e-4..1e-2"
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gatewise.lab import recipe as recipes
-from gatewise.lab.parsing import parse, suggestion
-from gatewise.lab.schema import SECTIONS, Budget, Recipe, RecipeError, Refit, Sparsify
+from gatewise.lab.schema import KEYS, SECTIONS, Budget, Dense, Recipe, RecipeError, Refit, parse, suggestion
 from gatewise.lab.sweep.space import SweepError, Variable, in_order, parse_over, parse_variable
 
 SPARSE, DENSE = "sparse", "dense"
 OBJECTIVES = ("quality", "bytes", "time")
-KEYS = ("name", "base", "trials", "minutes", "objectives", "under", "dense", "set", "search")
+OWN_KEYS = ("name", "base", "trials", "minutes", "objectives", "under", "dense", "set", "search")
 UNDER = re.compile(r"\s*(\w+)\s*<=\s*([\d_.eE+]+)\s*")
 SMALLEST = 16  # the smallest dense rival has a sixteenth of the neurons
 MOST_CORNERS = 64
@@ -91,12 +89,14 @@ class Plan:
 
 def dense_recipe(recipe: Recipe) -> Recipe:
     """Trained for as long as the sparse network, its refit included; nothing is cut on the way."""
-    train = replace(recipe.train, epochs=recipe.train.epochs + recipe.refit.epochs, shrink_every=0)
-    return replace(recipe, sparsify=Sparsify(), budget=Budget(), refit=Refit(), train=train, expect={})
+    epochs = recipe.train.epochs + recipe.refit.epochs
+    train = recipe.train.model_copy(update={"epochs": epochs, "shrink_every": 0})
+    update = {"sparsify": Dense(), "budget": Budget(), "refit": Refit(), "train": train, "expect": {}}
+    return recipe.model_copy(update=update)
 
 
 def with_values(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    content = recipe.to_dict()
+    content = recipe.model_dump(exclude_none=True)
     for key, value in values.items():
         section, _, name = key.partition(".")
         content[section][name] = value
@@ -115,11 +115,8 @@ def dense_search(plan: Plan) -> tuple[Variable, ...]:
         and (v.only_with is None or v.only_with.key.startswith(("data.", "model.", "train.")))
     }
     data, values = plan.recipe.data, plan.recipe.steering()
-    scaled = (
-        sizes
-        if data.task in ("word-ptb", "words", "imdb", "agnews", "csv") and data.vectors == "none"
-        else sizes[:1]
-    )
+    tasks = ("word-ptb", "words", "imdb", "agnews", "csv")
+    scaled = sizes if data.task in tasks and values.get("data.vectors", "none") == "none" else sizes[:1]
     for key in scaled:
         searched = next((v for v in plan.search if v.key == key), None)
         most = max(searched.ends()) if searched else values[key]
@@ -140,9 +137,9 @@ def read_plan(
 ) -> Plan:
     """A sweep file, or a recipe with `--over`; what the command line says goes before what the file says."""
     content = _content(source)
-    unknown = [key for key in content if key not in KEYS]
+    unknown = [key for key in content if key not in OWN_KEYS]
     if unknown:
-        raise SweepError(f"{source}: unknown key {unknown[0]!r}{suggestion(unknown[0], KEYS)}")
+        raise SweepError(f"{source}: unknown key {unknown[0]!r}{suggestion(unknown[0], OWN_KEYS)}")
     given = {**content, **{key: value for key, value in options.items() if value is not None}}
     base = given.get("base", source)
     if not isinstance(base, str):
@@ -213,9 +210,8 @@ def _flat(source: str, where: str, table: Any) -> dict[str, Any]:
             if "." in section:
                 found[section] = keys
                 continue
-            short = [f"{name}.{f.name}" for name, kind in SECTIONS.items() for f in dataclasses.fields(kind)]
-            hint = next((full for full in short if full.endswith(f".{section}")), "")
-            better = f"; did you mean {hint!r}?" if hint else suggestion(section, short)
+            hint = next((full for full in KEYS if full.endswith(f".{section}")), "")
+            better = f"; did you mean {hint!r}?" if hint else suggestion(section, list(KEYS))
             raise SweepError(f"{source}: [{where}] {section}: name the section, too{better}")
         found |= {f"{section}.{key}": value for key, value in keys.items()}
     return found

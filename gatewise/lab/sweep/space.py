@@ -14,17 +14,12 @@ import json
 import math
 import re
 import tomllib
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from gatewise.lab.parsing import suggestion
-from gatewise.lab.schema import SECTIONS
+from gatewise.lab.schema import KEYS, kinds_of, suggestion
 
-TYPES = {
-    f"{name}.{key}": hint for name, kind in SECTIONS.items() for key, hint in get_type_hints(kind).items()
-}
 RANGE = re.compile(r"(?:(log|linear|integer)\s+)?(\S+?)\.\.(\S+?)(?:\s+step\s+(\S+))?")
 CONDITION = re.compile(r"(.*?)\s+only\s+with\s+([\w.]+)\s*=\s*(.+)", re.S)
 
@@ -88,8 +83,8 @@ def parse_over(text: str) -> Variable:
 
 
 def parse_variable(key: str, spec: Any) -> Variable:
-    if key not in TYPES:
-        raise SweepError(f"[search] has an unknown key {key!r}{suggestion(key, list(TYPES))}")
+    if key not in KEYS:
+        raise SweepError(f"[search] has an unknown key {key!r}{suggestion(key, list(KEYS))}")
     if isinstance(spec, str):
         conditional = CONDITION.fullmatch(spec)
         if conditional:
@@ -144,9 +139,8 @@ def _number(key: str, text: str) -> float:
 
 
 def _is_whole(key: str, kind: str | None) -> bool:
-    hint = TYPES[key]
-    kinds = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
-    if not {int, float} & set(kinds):
+    kinds = kinds_of(KEYS[key].annotation)
+    if not {int, float} & kinds:
         raise SweepError(f"[search] {key}: it is no number, so it has no range; write a list of choices.")
     if kind == "integer" and int not in kinds:
         raise SweepError(f"[search] {key}: it is a number with digits behind the point; leave out `integer`.")
@@ -187,10 +181,10 @@ def _check_condition(variable: Variable, before: Mapping[str, Variable], base: M
     condition = variable.only_with
     if condition is None:
         return
-    if condition.key not in TYPES:
+    if condition.key not in KEYS:
         raise SweepError(
             f"[search] {variable.key}: only with {condition.key}: there is no such key"
-            f"{suggestion(condition.key, list(TYPES))}"
+            f"{suggestion(condition.key, list(KEYS))}"
         )
     other = before.get(condition.key)
     can_be = other.choices if other else (base.get(condition.key),)

@@ -20,7 +20,7 @@ from gatewise.lab.data.series import SeriesData
 from gatewise.lab.data.sources import DataError
 from gatewise.lab.initial import initialise
 from gatewise.lab.models import CharLM, Pronouncer, SeriesModel, TaskModel, TextClassifier, WordLM
-from gatewise.lab.schema import Model, Recipe, RecipeError, Train
+from gatewise.lab.schema import Dense, Lasso, Model, OwnLanguage, Penn, Recipe, RecipeError, Train
 from gatewise.lab.training.dropped import dropped_weights
 from gatewise.lab.training.earlier import first_network
 from gatewise.lab.training.evaluation import Evaluator
@@ -175,6 +175,7 @@ def make_feeds(recipe: Recipe, corpus: Corpus, device: torch.device) -> Feeds:
             int((corpus.train.targets != PAD).sum()) if isinstance(corpus, WordData) else len(corpus.train)
         )
         return Feeds(train, valid, test, n_train)
+    assert isinstance(data, Penn | OwnLanguage)
     if data.chunk is not None:
         at_once = max(1, symbols // data.chunk)
         with naming("train"):
@@ -214,8 +215,6 @@ def build_model(recipe: Recipe, corpus: Corpus) -> TaskModel:
 
 def language_model(m: Model, corpus: LanguageData) -> TaskModel:
     stack: dict[str, Any] = {"hidden": m.hidden, "layers": m.layers, "cell": m.cell}
-    if m.gates != "sigmoid":
-        raise RecipeError("model.gates: the language models have sigmoid gates.")
     if corpus.level == "word":
         return WordLM(len(corpus.vocabulary), m.embedding, dropout=m.dropout, **stack)
     return CharLM(len(corpus.vocabulary), **stack)
@@ -261,9 +260,9 @@ def make_sparsifier(
 ) -> GroupLasso | Variational | None:
     """The sparsifier of the recipe; it may convert the model, so the optimiser comes after it."""
     s = recipe.sparsify
-    if s.method == "none" or recipe.start.run is not None:
+    if isinstance(s, Dense) or recipe.start.run is not None:
         return None
-    if s.method == "group-lasso":
+    if isinstance(s, Lasso):
         scope = None if s.l1_on_output else ["rnn"]
         threshold = s.threshold if s.update == "subgradient" else 0.0
         return GroupLasso(

@@ -27,7 +27,7 @@ from gatewise.lab.files import (
     read_json,
 )
 from gatewise.lab.recipe import dump
-from gatewise.lab.schema import DEFAULTS, OWN_DATA, Recipe
+from gatewise.lab.schema import OWN_DATA, Recipe
 
 if TYPE_CHECKING:
     from gatewise.lab.training.options import Options
@@ -65,7 +65,7 @@ def goes_on_with_refit(recipe: Recipe, out: Path) -> bool:
     if not recipe.refit.epochs or not (out / CHECKPOINT).is_file():
         return False
     before = read_json(out / RESULT, dict, recorded.result).get("recipe", {})
-    return not before.get("refit.epochs", DEFAULTS["refit.epochs"])
+    return not before.get("refit.epochs")
 
 
 def can_be_rebuilt(out: Path) -> bool:
@@ -128,7 +128,7 @@ def remove_run(out: Path) -> None:
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path, refitted: bool = True) -> None:
     """What differs and matters; [refit] does not as long as it has not begun."""
-    now, before = recipe.steering(), {**DEFAULTS, **before}  # keys may have come since
+    now = recipe.steering()
     differs = [key for key in {**before, **now} if key not in REPORTING and before.get(key) != now.get(key)]
     differs = [key for key in differs if refitted or not key.startswith("refit.")]
     if differs:

@@ -20,7 +20,7 @@ from gatewise.lab.data.encoding import ENCODING, Encoding, content_of, encoding_
 from gatewise.lab.data.sources import DataError
 from gatewise.lab.files import RunError
 from gatewise.lab.finished.saved import evaluate_saved
-from gatewise.lab.parsing import parse
+from gatewise.lab.schema import parse
 from gatewise.lab.training.trainer import Options, train
 
 TASKS = ("word-ptb", "char-ptb", "words", "imdb", "agnews", "g2p", "csv", "npz", "series")

@@ -11,8 +11,7 @@ import torch
 from gatewise.lab.data.filling import RIDGES, Matrix, fill
 from gatewise.lab.data.sources import DataError
 from gatewise.lab.data.vectors import longest, pretrained_rows
-from gatewise.lab.parsing import parse
-from gatewise.lab.schema import RecipeError
+from gatewise.lab.schema import RecipeError, parse
 
 WORDS = [f"word{k}" for k in range(60)]
 LACKING = ["late0", "Late1", "nowhere"]

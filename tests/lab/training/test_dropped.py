@@ -105,14 +105,12 @@ def test_a_run_goes_on_after_a_cut_and_in_its_refit(
 
 @pytest.mark.parametrize("key", ["train.drop_recurrent", "train.drop_words"])
 def test_what_cannot_be_is_refused(key: str, folder: Path) -> None:
-    with pytest.raises(RecipeError, match=rf"{key} = 1.0 must be in \[0, 1\)"):
+    with pytest.raises(RecipeError, match=f"{key} = 1.0 should be less than 1"):
         tiny("words", folder, *LASSO, f"{key}=1.0")
 
 
 @pytest.mark.parametrize("key", ["train.drop_recurrent", "train.drop_words", "train.weight_decay"])
 def test_a_variational_network_takes_none_of_them(key: str, folder: Path) -> None:
     """Its weights have noise, and a decay would pull their log sigmas, too."""
-    with pytest.raises(
-        RecipeError, match=rf"{key} = 0.5, sparsify.method = 'variational': .* prune by group lasso"
-    ):
+    with pytest.raises(RecipeError, match=f"{key} = 0.5 does nothing with sparsify.method = 'variational'"):
         tiny("words", folder, "method=variational", f"{key}=0.5")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -36,7 +35,7 @@ def sparse(task: str, method: str, folder: Path, *more: str) -> Recipe:
 
 
 def without_refit(row: Recipe) -> Recipe:
-    return dataclasses.replace(row, refit=Refit())
+    return row.model_copy(update={"refit": Refit()})
 
 
 @pytest.mark.parametrize("method", SPARSE)
@@ -47,7 +46,7 @@ def test_a_finished_run_goes_on_with_a_refit(method: str, folder: Path, tmp_path
     first = train(without_refit(row), options(tmp_path / "run", folder))
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     assert numbers(train(row, options(tmp_path / "run", folder, resume=True))) == numbers(direct)
-    other = dataclasses.replace(row, refit=dataclasses.replace(row.refit, lr=0.002))
+    other = row.model_copy(update={"refit": row.refit.model_copy(update={"lr": 0.002})})
     result = train(other, options(tmp_path / "other", folder, resume=True))
     assert result["before_refit"]["quality"] == {
         key: value for key, value in first["quality"].items() if not key.startswith("compact")
@@ -235,9 +234,9 @@ def test_schedules_count_from_the_first_epoch_of_the_refit(folder: Path, tmp_pat
     (["refit.lr=0.5"], "--set refit.lr=0.5: does nothing without refit.epochs"),
     (["refit.epochs=2", "refit.after=2"], r"refit\.after = 2 must be below refit\.epochs = 2"),
     (["refit.epochs=2", "refit.schedule=stairs"], r"refit\.schedule 'stairs' needs refit\.after"),
-    (["refit.epochs=2", "refit.hold=gates"], "is not one of weights, structure"),
-    (["refit.epochs=-1"], r"refit\.epochs = -1 must be at least 0"),
-    (["refit.epochs=2", "refit.dropout=1"], r"refit\.dropout = 1\.0 must be in \[0, 1\)"),
+    (["refit.epochs=2", "refit.hold=gates"], "refit.hold = 'gates' should be 'weights' or 'structure'"),
+    (["refit.epochs=-1"], "refit.epochs = -1 should be greater than or equal to 0"),
+    (["refit.epochs=2", "refit.dropout=1"], "refit.dropout = 1 should be less than 1"),
 ])  # fmt: skip
 def test_a_refit_that_cannot_be(changes: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
@@ -250,7 +249,7 @@ def test_keys_of_a_refit_are_those_of_training_unless_said_otherwise() -> None:
     assert (second.epochs, second.lr, second.schedule, second.optimizer) == (16, 0.5, "linear", "sgd")
     assert (second.clip, second.loss, second.keep) == (5, "window-sum", "best")
     assert recipe.load("ptb-word-small-prune-wgn", ["epochs=3"]).train.epochs == 3
-    assert recipe.parse(row.to_dict()) == row
+    assert recipe.parse(row.model_dump()) == row
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

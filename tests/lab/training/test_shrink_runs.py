@@ -136,10 +136,10 @@ def test_a_budget_goes_on_after_a_cut(
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    (["sparsify.method=none", "train.shrink_every=2"], "does nothing with sparsify.method|nothing becomes zero"),
+    (["sparsify.method=none", "train.shrink_every=2"], "does nothing with sparsify.method"),
     ([*BAYES, "train.shrink_every=2"], r"Set refit\.epochs, too"),
     ([*LASSO, "train.shrink_every=2", "train.keep=best"], r"Set train\.keep = 'last'"),
-    ([*LASSO, "train.shrink_every=-1"], "must be at least 0"),
+    ([*LASSO, "train.shrink_every=-1"], "should be greater than or equal to 0"),
 ])  # fmt: skip
 def test_what_cannot_be_shrunk(changes: list[str], message: str, folder: Path) -> None:
     with pytest.raises(RecipeError, match=message):
