@@ -22,7 +22,7 @@ from gatewise.lab.training.objectives import Objective
 from gatewise.lab.training.step import TrainStep
 from gatewise.lab.training.trainer import train
 
-SETTINGS = Train(1, 0.5, drop_recurrent=0.4, drop_words=0.3)
+SETTINGS = Train(epochs=1, lr=0.5, drop_recurrent=0.4, drop_words=0.3)
 NOISY = ["train.drop_recurrent=0.4", "train.drop_words=0.3"]
 LASSO = ["method=group-lasso", "group=0.02", "l1=0.001", "optimizer=sgd", "lr=0.5"]
 
