@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,12 +152,12 @@ class Worker:
     def run(self, kind: str, trial: optuna.Trial, own: FrozenTrial) -> dict[str, float]:
         values = suggested(self.plan.variables(kind), self.plan.base(kind).steering(), trial)
         number = places.first_of(own)
-        recipe = replace(
-            self.plan.recipe_of(kind, values),
-            name=f"{self.plan.name}-{kind}-{number:04d}",
-            title=f"{self.plan.name}, {kind} {number}",
-            expect={},  # the paper's numbers belong to the paper's settings
-        )
+        told = {
+            "name": f"{self.plan.name}-{kind}-{number:04d}",
+            "title": f"{self.plan.name}, {kind} {number}",
+            "expect": {},  # the paper's numbers belong to the paper's settings
+        }
+        recipe = self.plan.recipe_of(kind, values).model_copy(update=told)
         options = Options(
             self.where.run_folder(kind, number),
             self.where.data_dir,

@@ -333,9 +333,7 @@ def test_a_pruned_network_is_averaged_in_the_first_part(
 
 
 def test_averages_that_cannot_be_are_refused(folder: Path) -> None:
-    with pytest.raises(
-        RecipeError, match="train.average = 1 does nothing with sparsify.method = 'variational'"
-    ):
+    with pytest.raises(RecipeError, match=r"train\.average = 1 does nothing with .* 'variational'"):
         sparse("words", "bayes", folder, "train.average=1")
     with pytest.raises(RecipeError, match=r"refit\.average = 9, but there are 2 epochs"):
         sparse("words", "lasso", folder, "refit.average=9")
