@@ -27,7 +27,7 @@ from gatewise.lab.files import (
     read_json,
 )
 from gatewise.lab.recipe import dump
-from gatewise.lab.schema import OWN_DATA, Recipe
+from gatewise.lab.schema import KEYS, OWN_DATA, Recipe
 
 if TYPE_CHECKING:
     from gatewise.lab.training.options import Options
@@ -128,8 +128,9 @@ def remove_run(out: Path) -> None:
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path, refitted: bool = True) -> None:
     """What differs and matters; [refit] does not as long as it has not begun."""
-    now = recipe.steering()
-    differs = [key for key in {**before, **now} if key not in REPORTING and before.get(key) != now.get(key)]
+    usual = {key: info.default for key, info in KEYS.items()}  # of keys that have come since
+    before, now = usual | before, usual | recipe.steering()
+    differs = [key for key in before | now if key not in REPORTING and before.get(key) != now.get(key)]
     differs = [key for key in differs if refitted or not key.startswith("refit.")]
     if differs:
         listed = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differs[:4])

@@ -117,6 +117,16 @@ def test_a_changed_recipe_does_not_resume(folder: Path, tmp_path: Path) -> None:
             train(changed, options(tmp_path, folder, resume=True))
 
 
+def test_a_key_that_came_later_counts_as_its_default() -> None:
+    """A run of an older version knows fewer keys, and resumes unless one of them is set now."""
+    row = recipe.load("ptb-word-large-prune-wn")
+    older = {key: value for key, value in row.steering().items() if key != "train.warm_up"}
+    refuse_other_recipe(older, row, Path("checkpoint.pt"))
+    warm = recipe.load("ptb-word-large-prune-wn", ["train.warm_up=9"])
+    with pytest.raises(RunError, match=r"train\.warm_up was 0, is 9"):
+        refuse_other_recipe(older, warm, Path("checkpoint.pt"))
+
+
 def test_what_is_told_along_the_way_may_change() -> None:
     """How often a run counts and tests does not change its numbers."""
     before = recipe.load("imdb-bayes-wgn", ["train.count_every=10", "train.test_every=0"])
