@@ -66,7 +66,7 @@ class Showing(Form):
     def __getattr__(self, name: str) -> Any:
         found = place_of(self, name) if name.startswith(("weight_", "bias_")) else None
         if found is None:
-            return super().__getattr__(name)
+            return nn.Module.__getattr__(self, name)
         label, place = found
         with torch._C.DisableTorchFunction():  # while forward() is recorded, too
             whole: Tensor | None = getattr(self.deterministic(*place), PARTS[label])

@@ -12,6 +12,7 @@ from chains import CLOSE
 from cuts import X, same, unread
 from networks import Net
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 import gatewise as gw
 
@@ -187,7 +188,18 @@ def in_one_block(net: Any) -> Any:
     return net.rnn.all_weights[0][0].device
 
 
-@pytest.mark.parametrize("asks", [where, where_it_begins, in_one_block])
+def _cudnn_rnn_flatten_weight(weights: Any) -> None:
+    """What flatten_parameters() calls on a GPU."""
+    if has_torch_function(weights):
+        handle_torch_function(_cudnn_rnn_flatten_weight, weights, weights)
+
+
+def in_one_block_on_a_gpu(net: Any) -> Any:
+    _cudnn_rnn_flatten_weight(net.rnn._flat_weights)
+    return net.fc.weight.device
+
+
+@pytest.mark.parametrize("asks", [where, where_it_begins, in_one_block, in_one_block_on_a_gpu])
 def test_asking_where_a_matrix_is_costs_nothing(asks: Callable[[Any], Any]) -> None:
     """An LSTM whose parameters forward() asks for, or wants in one block, stayed as it was."""
 
