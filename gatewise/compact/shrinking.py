@@ -133,8 +133,8 @@ def refuse_half_frozen(name: str, layer: nn.Module) -> None:
     cell = cell_of(layer)
     for place in places_of(layer) if cell is not None and cell.gated_recurrent else ():
         first, second = (joined(name, half + ending(layer, *place)) for half in ("bias_ih", "bias_hh"))
-        own = [getattr(layer, full.rpartition(".")[2]) for full in (first, second)]
-        if own[0] is not None and own[1].requires_grad and not own[0].requires_grad:
+        own = [getattr(layer, full.rpartition(".")[2], None) for full in (first, second)]
+        if own[0] is not None and own[1] is not None and own[1].requires_grad and not own[0].requires_grad:
             raise ValueError(
                 f"{first} is frozen and {second} is not, but a cut adds them up for r and u. Freeze both, or neither."
             )
