@@ -1,6 +1,6 @@
 """The laboratory: trains, sweeps, reproduces, draws, and talks on the command line. `pip install "gatewise[lab]"`.
 
-recipe      a training run written down; one file per row of the paper's tables
+recipe      a training run written down; recipes/: a file for each family of rows
 models      the paper's five networks; initial: their starting values
 data        corpora and your own files, as numbers
 training    train(recipe): from a recipe to a compact model and its numbers

@@ -1,4 +1,4 @@
-"""A recipe is one training run, written down so that it can be read aloud: a TOML file with up to seven sections.
+"""A recipe is one training run, written down so that it can be read aloud: TOML with up to nine sections.
 
     [data]      which corpus, how it is cut into batches
     [model]     the network and its starting values
@@ -6,10 +6,12 @@
     [train]     optimiser, schedule, length, seed
     [budget]    how large the network may be, if that is known
     [refit]     a second part without the penalty, if there is one
+    [teacher]   a trained network whose answers this one learns, too
+    [start]     a trained network in place of [train]
     [expect]    numbers to compare with; they steer nothing
 
-`base = "NAME"` above them takes all from another recipe, but for what the file says itself. A key that is not in
-schema.py is an error, in a file and in `--set section.key=value` alike.
+`base = "NAME"` above them takes all from another recipe, but for what the file says itself. Those of the package lie
+in recipes/, a family in a file. A key that is not in schema.py is an error, in a file and in `--set`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,64 +42,70 @@ from gatewise.lab.schema import (
 FOLDER = Path(__file__).parent / "recipes"
 
 
+@cache
+def packaged() -> dict[str, dict[str, Any]]:
+    """The recipes that come with the package: a file for each family, a table for each row, what they share first."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(FOLDER.glob("*.toml")):
+        family = tomllib.loads(path.read_text(encoding="utf-8"))
+        every = family.pop("every")
+        for row, own in family.items():
+            base = found[f"{path.stem}-{own.pop('base')}"] if "base" in own else every
+            found[f"{path.stem}-{row}"] = _over(base, own)
+    return found
+
+
 def names() -> list[str]:
-    """Recipes that come with the package."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return sorted(packaged())
 
 
 def load(name_or_path: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """A packaged recipe by name, or a file; `changes` are `section.key=value`, the section may be left out."""
-    path = _find(name_or_path)
-    own, base = _read(path)
-    content, asked = {"name": path.stem, **_over(base, own)}, dict[str, Any]()
+    own, base = _read(name_or_path)
+    content, asked = {"name": Path(name_or_path).stem, **_over(base, own)}, dict[str, Any]()
     before = _tags(base or content).get("data.task")
     changed = {apply_change(asked, change): change for change in changes}
     content = _over(content, {"name": content["name"], **asked})
     try:
         recipe = parse(content)
     except RecipeError as error:
-        raise RecipeError(f"{_blamed(str(error), changes) or path}: {error}") from error
+        raise RecipeError(f"{_blamed(str(error), changes) or name_or_path}: {error}") from error
     _refuse_unread(recipe, changed)
     if before not in PAPER_DATA or recipe.data.task not in OWN_DATA:
         return recipe
     return _of_own_data(recipe, own if base else {})
 
 
-def _find(name_or_path: str | Path, folder: Path = Path()) -> Path:
-    """The file of a recipe; a path of a `base` is one from the folder of the file that names it."""
-    if Path(name_or_path).suffix == ".toml":
-        return folder / name_or_path
-    packaged = FOLDER / f"{name_or_path}.toml"
-    if not packaged.is_file():
+def _read(name_or_path: str | Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a recipe says itself, and what it takes from its base, which may have one, too."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if str(path) in packaged():
+            return packaged()[str(path)], {}
         raise RecipeError(
-            f"no recipe {str(name_or_path)!r}{suggestion(str(name_or_path), names())} "
-            "`gatewise train --list` shows all; a file of your own ends in .toml."
+            f"no recipe {str(path)!r}{suggestion(str(path), names())} `gatewise train --list` shows all; a file of "
+            "your own ends in .toml."
         )
-    return packaged
-
-
-def _read(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a file says itself, and what it takes from its base, which may have one, too."""
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: is not TOML ({error}).") from error
-    if "base" not in own:
+    base, above = own.pop("base", None), (*above, path.resolve())
+    if base is None:
         return own, {}
-    base, above = own.pop("base"), (*above, path.resolve())
     if not isinstance(base, str):
         raise RecipeError(
-            f"{path}: base = {base!r} must be the name of a recipe, or of a file that ends in .toml."
+            f"{path}: base = {base!r} must be the name of a recipe, or of a file ending in .toml."
         )
-    try:
-        below = _find(base, path.parent)
-    except RecipeError as error:
-        raise RecipeError(f"{path}: base: {error}") from error
+    below = path.parent / base if base.endswith(".toml") else Path(base)
     if below.resolve() in above:
         raise RecipeError(f"{path}: base = {base!r} leads back to {below.name}. Leave one of them out.")
-    theirs, deeper = _read(below, above)
+    try:
+        theirs, deeper = _read(below, above)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: base: {error}") from error
     return own, _over(deeper, theirs)
 
 

@@ -67,6 +67,17 @@ def test_there_is_a_recipe_for_every_row() -> None:
     assert recipe.names() == sorted(ROWS + OTHERS)
 
 
+def test_a_packaged_recipe_is_no_path() -> None:
+    """A folder before its name is a mistake; what one caller changes no other one sees."""
+    with pytest.raises(RecipeError, match="no recipe 'runs/imdb-original'; did you mean 'imdb-original'"):
+        recipe.load("runs/imdb-original")
+    before = recipe.load("imdb-original")
+    recipe.load("imdb-original", ["model.hidden=3"])
+    before.expect["test_accuracy"] = 0
+    assert recipe.load("imdb-original").model.hidden == before.model.hidden == 128
+    assert recipe.load("imdb-original").expect["test_accuracy"] == 84.1
+
+
 @pytest.mark.parametrize("name", ROWS + OTHERS)
 def test_recipe_builds_its_network(name: str) -> None:
     """Read, written and read again, and built with the paper's number of weights."""
