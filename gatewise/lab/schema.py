@@ -154,7 +154,6 @@ class Bayes(Sparse):
     noise: Literal["sequence", "batch"] = "sequence"  # one z per sequence, or per batch
     output_noise: Literal["weights", "local", "sequence"] = "weights"
     word_variables: bool = False  # one z per word of the embedding
-    kl: Literal["authors", "molchanov"] = "authors"
     snr_threshold: Positive = 0.05
     log_sigma: float = -3.0
     warm_up_epochs: Weight = 0.0  # KL weight from 0 to 1; the paper has none

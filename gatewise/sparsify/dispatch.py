@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gatewise.sparsify import matrices, posterior
 from gatewise.sparsify.plan import Plan
-from gatewise.sparsify.posterior import KLForm
 
 
 @cache
@@ -76,12 +75,10 @@ def threshold_(mats: Sequence[Tensor], threshold: float) -> None:
     return triton_lasso.threshold_(mats, threshold)
 
 
-def sample_and_kl(
-    means: Sequence[Tensor], log_sigmas: Sequence[Tensor], form: KLForm
-) -> tuple[list[Tensor], Tensor]:
+def sample_and_kl(means: Sequence[Tensor], log_sigmas: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """One sample of every tensor, and the sum of their KL terms."""
     if not fusible([*means, *log_sigmas]):
-        return posterior.sample_and_kl(means, log_sigmas, form)
+        return posterior.sample_and_kl(means, log_sigmas)
     from gatewise.sparsify import triton_posterior
 
-    return triton_posterior.sample_and_kl(means, log_sigmas, *form)
+    return triton_posterior.sample_and_kl(means, log_sigmas)

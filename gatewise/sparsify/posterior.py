@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,21 +15,9 @@ LOG_ALPHA_BOUND = 8.0  # log alpha is clipped to +-8 in the KL, whose gradient i
 CHUNK = 1 << 16  # elements per pass on the CPU: what one pass touches stays in the cache
 
 
-class KLForm(NamedTuple):
-    """KL(log alpha) = 0.5 log(1 + 1/alpha) - k1 sigmoid(k2 + k3 log alpha) + constant"""
-
-    k1: float
-    k2: float
-    k3: float
-    constant: float
-
-
-KL_FORMS = {
-    # The code behind the paper's Bayesian rows.
-    "authors": KLForm(0.64, 1.5 * 1.3, 1.5, -0.03),
-    # As published; larger by 0.67, slopes within 1.3 %.
-    "molchanov": KLForm(0.63576, 1.87320, 1.48695, 0.63576),
-}
+# KL(log alpha) = 0.5 log(1 + 1/alpha) - K1 sigmoid(K2 + K3 log alpha) + CONSTANT, of the code behind the paper's
+# Bayesian rows. What Molchanov et al. published is larger by 0.67, and its slopes are within 1.3 % of these.
+K1, K2, K3, CONSTANT = 0.64, 1.5 * 1.3, 1.5, -0.03
 
 
 def log_alpha(mean: Tensor, log_sigma: Tensor) -> Tensor:
@@ -45,30 +33,30 @@ def kept(mean: Tensor, log_sigma: Tensor, snr_threshold: float) -> Tensor:
     return log_alpha(mean, log_sigma) < -math.log(snr_threshold)
 
 
-def kl(log_alpha: Tensor, form: KLForm) -> Tensor:
+def kl(log_alpha: Tensor) -> Tensor:
     """The approximate KL from a normal with this log alpha to the log-uniform prior, element by element."""
     clipped = log_alpha.clamp(-LOG_ALPHA_BOUND, LOG_ALPHA_BOUND)
-    return 0.5 * F.softplus(-clipped) - form.k1 * torch.sigmoid(form.k2 + form.k3 * clipped) + form.constant
+    return 0.5 * F.softplus(-clipped) - K1 * torch.sigmoid(K2 + K3 * clipped) + CONSTANT
 
 
-def kl_of(mean: Tensor, log_sigma: Tensor, form: KLForm) -> Tensor:
+def kl_of(mean: Tensor, log_sigma: Tensor) -> Tensor:
     """`kl`, element by element, with a gradient of zero where the mean is zero."""
     squares = mean.square().clamp_min(torch.finfo(mean.dtype).tiny)
-    return kl(2 * log_sigma - squares.log(), form)
+    return kl(2 * log_sigma - squares.log())
 
 
-def kl_sum_(log_alpha: Tensor, form: KLForm) -> Tensor:
+def kl_sum_(log_alpha: Tensor) -> Tensor:
     """The sum of `kl` in few passes, with softplus(-x) as -log sigmoid(x); overwrites its argument."""
     log_alpha.clamp_(-LOG_ALPHA_BOUND, LOG_ALPHA_BOUND)
-    second = (log_alpha * form.k3).add_(form.k2).sigmoid_().sum()
+    second = (log_alpha * K3).add_(K2).sigmoid_().sum()
     first = log_alpha.sigmoid_().log_().sum()
-    return form.constant * log_alpha.numel() - 0.5 * first - form.k1 * second
+    return CONSTANT * log_alpha.numel() - 0.5 * first - K1 * second
 
 
-def kl_slope(log_alpha: Tensor, form: KLForm) -> Tensor:
+def kl_slope(log_alpha: Tensor) -> Tensor:
     """d KL / d log alpha = -0.5 sigmoid(-log alpha) - k1 k3 s (1 - s), and 0 where log alpha is clipped."""
-    s = (log_alpha * form.k3).add_(form.k2).sigmoid_()
-    slope = (s * s).sub_(s).mul_(form.k1 * form.k3).sub_(torch.sigmoid(-log_alpha), alpha=0.5)
+    s = (log_alpha * K3).add_(K2).sigmoid_()
+    slope = (s * s).sub_(s).mul_(K1 * K3).sub_(torch.sigmoid(-log_alpha), alpha=0.5)
     # The gradient of clipping: what came in, where the bound was not reached.
     result = torch.ops.aten.hardtanh_backward(slope, log_alpha, -LOG_ALPHA_BOUND, LOG_ALPHA_BOUND)
     assert isinstance(result, Tensor)
@@ -106,7 +94,7 @@ class SampleAndKL(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, form: KLForm, n: int, draw: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, n: int, draw: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         means, log_sigmas = tensors[:n], tensors[n:]
         samples = [torch.empty_like(m, memory_format=torch.contiguous_format) if draw else m for m in means]
         total = means[0].new_zeros(
@@ -116,9 +104,9 @@ class SampleAndKL(torch.autograd.Function):
             for part_m, part_ls, part_w in chunks(m, ls, w):
                 if draw:
                     part_w.normal_().mul_(part_ls.exp()).add_(part_m)
-                total += kl_sum_(log_alpha(part_m, part_ls), form)
+                total += kl_sum_(log_alpha(part_m, part_ls))
         ctx.set_materialize_grads(False)
-        ctx.form, ctx.n = form, n
+        ctx.n = n
         # Detached: an output that knows its function, which knows the output, would never be freed.
         keep(ctx, *means, *log_sigmas, *(w.detach() for w in samples))
         return (*samples, total) if draw else (total,)
@@ -141,12 +129,12 @@ class SampleAndKL(torch.autograd.Function):
                     dm.copy_(g)
                     torch.sub(w, m, out=dls).mul_(g)
                 if kl_grad is not None:
-                    pull = kl_slope(log_alpha(m, ls), ctx.form).mul_(2 * kl_grad)
+                    pull = kl_slope(log_alpha(m, ls)).mul_(2 * kl_grad)
                     dls += pull
                     # 1 / m as m / m^2: a mean of zero has an infinite log alpha, which is clipped, so that its pull
                     # is zero; the bound keeps 0 / 0 out of it.
                     dm.addcmul_(pull, m / (m * m).clamp_min_(torch.finfo(m.dtype).tiny), value=-1)
-        return (None, None, None, *mean_grads, *sigma_grads)
+        return (None, None, *mean_grads, *sigma_grads)
 
 
 def chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
@@ -156,16 +144,14 @@ def chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
     return list(zip(*(t.split(max(size, 1)) for t in flat)))
 
 
-def sample_and_kl(
-    means: Sequence[Tensor], log_sigmas: Sequence[Tensor], form: KLForm
-) -> tuple[list[Tensor], Tensor]:
+def sample_and_kl(means: Sequence[Tensor], log_sigmas: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """One sample of every tensor, and the sum of their KL terms; gradients flow to means and log sigmas."""
-    *samples, total = SampleAndKL.apply(form, len(means), True, *means, *log_sigmas)  # type: ignore[no-untyped-call]
+    *samples, total = SampleAndKL.apply(len(means), True, *means, *log_sigmas)  # type: ignore[no-untyped-call]
     return samples, total
 
 
-def total_kl(means: Sequence[Tensor], log_sigmas: Sequence[Tensor], form: KLForm) -> Tensor:
+def total_kl(means: Sequence[Tensor], log_sigmas: Sequence[Tensor]) -> Tensor:
     """The sum of the KL terms alone, for when no sample is drawn."""
-    (total,) = SampleAndKL.apply(form, len(means), False, *means, *log_sigmas)  # type: ignore[no-untyped-call]
+    (total,) = SampleAndKL.apply(len(means), False, *means, *log_sigmas)  # type: ignore[no-untyped-call]
     assert isinstance(total, Tensor)
     return total

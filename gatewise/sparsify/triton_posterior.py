@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gatewise.sparsify.posterior import keep, kept_tensors
+from gatewise.sparsify.posterior import CONSTANT, K1, K2, K3, keep, kept_tensors
 
 QUARTER = 256
 CHUNK = 4 * QUARTER  # numbers of one program; Philox gives four at a time
@@ -114,18 +114,16 @@ class SampleAndKL(torch.autograd.Function):
     """All samples as one flat tensor, and the sum of all KL divergences."""
 
     @staticmethod
-    def forward(
-        ctx: Any, constants: tuple[float, float, float, float], *parameters: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         means, log_sigmas = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
         table = table_of(means, log_sigmas)
         # Drawn on the device by torch's generator: torch.manual_seed governs it, and a graph draws anew.
         seed = torch.randint(2**62, (1,), device=table.device)
         flat = means[0].new_empty(sum(laid_out(means)))
         partial = flat.new_empty(len(table))
-        sample_kernel[(len(table),)](table, seed, flat, partial, *constants, QUARTER=QUARTER)
+        sample_kernel[(len(table),)](table, seed, flat, partial, K1, K2, K3, CONSTANT, QUARTER=QUARTER)
         keep(ctx, seed, *parameters)
-        ctx.constants, ctx.table = constants, table
+        ctx.table = table
         return flat, partial.sum()
 
     @staticmethod
@@ -135,10 +133,10 @@ class SampleAndKL(torch.autograd.Function):
         table = ctx.table
         d_mean, d_log_sigma = torch.empty_like(d_flat), torch.empty_like(d_flat)
         gradient_kernel[(len(table),)](
-            table, seed, d_flat.contiguous(), d_kl, d_mean, d_log_sigma, *ctx.constants[:3], QUARTER=QUARTER
+            table, seed, d_flat.contiguous(), d_kl, d_mean, d_log_sigma, K1, K2, K3, QUARTER=QUARTER
         )
         means = parameters[: len(parameters) // 2]
-        return None, *cut(d_mean, means), *cut(d_log_sigma, means)
+        return *cut(d_mean, means), *cut(d_log_sigma, means)
 
 
 def laid_out(tensors: Sequence[Tensor]) -> list[int]:
@@ -153,19 +151,13 @@ def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def sample_and_kl(
-    means: Sequence[Tensor],
-    log_sigmas: Sequence[Tensor],
-    k1: float,
-    k2: float,
-    k3: float,
-    constant: float,
+    means: Sequence[Tensor], log_sigmas: Sequence[Tensor]
 ) -> tuple[list[Tensor], Tensor]:  # samples, shaped as the means; sum of KL, ()
     """w = m + sigma eps for all weights, and sum KL(alpha) with log alpha = 2 log sigma - log m^2 in [-8, 8].
 
-        KL = 0.5 log(1 + 1/alpha) - k1 sigmoid(k2 + k3 log alpha) + constant
+        KL = 0.5 log(1 + 1/alpha) - K1 sigmoid(K2 + K3 log alpha) + CONSTANT
 
     The fused twin of `posterior.sample_and_kl`. Outside the range, and at m = 0, the KL has no gradient.
     """
-    constants = (k1, k2, k3, constant)
-    flat, kl = SampleAndKL.apply(constants, *means, *log_sigmas)  # type: ignore[no-untyped-call]
+    flat, kl = SampleAndKL.apply(*means, *log_sigmas)  # type: ignore[no-untyped-call]
     return cut(flat, means), kl

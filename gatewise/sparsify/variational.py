@@ -33,7 +33,7 @@ from gatewise.sparsify.layers import (
     VariationalRecurrent,
     is_variational,
 )
-from gatewise.sparsify.posterior import KL_FORMS, kl_of, total_kl, versions_of
+from gatewise.sparsify.posterior import kl_of, total_kl, versions_of
 from gatewise.sparsify.ranks import Agreement, check_not_wrapped, enter_own_noise
 from gatewise.sparsify.watch import EVERY, Watch, is_capturing, left_of_posteriors, never_moved
 from gatewise.structure import Structure
@@ -60,7 +60,6 @@ class Variational(Fixed):
         layers: names of the layers to convert; all by default.
         vocabulary: embeddings that get one variable per word.
         linear_noise: "weights", "local" or "sequence", for all Linear layers or by name (see VariationalLinear).
-        kl: "authors" or "molchanov": the constants of the KL approximation.
         warm_up: (first, last) step between which the KL weight grows from 0 to 1; None: 1 throughout (the paper).
         log_sigma: where every log sigma starts.
         batch_dim: position of the batch in the inputs of Linear and Embedding layers; found from the recurrent
@@ -78,7 +77,6 @@ class Variational(Fixed):
         vocabulary: Sequence[str] = (),
         noise: str = "sequence",
         linear_noise: str | Mapping[str, str] = "weights",
-        kl: str = "authors",
         warm_up: tuple[int, int] | None = None,
         snr_threshold: float = 0.05,
         log_sigma: float = -3.0,
@@ -87,7 +85,6 @@ class Variational(Fixed):
     ) -> None:
         check_levels(levels)
         check_choice("noise", noise, NOISES)
-        check_choice("kl", kl, tuple(KL_FORMS))
         check_warm_up(warm_up)
         check_numbers(n_train, snr_threshold, log_sigma, batch_dim)
         if isinstance(vocabulary, str):
@@ -104,7 +101,7 @@ class Variational(Fixed):
         check_vocabulary(chosen, found.left_out, vocabulary)
         check_not_wrapped(model, chosen.values())
         self.model, self.levels, self.n_train, self.readers = model, levels, n_train, readers
-        self.form, self.warm_up = KL_FORMS[kl], warm_up
+        self.warm_up = warm_up
         self.kl_weights: dict[str, Tensor] = {}  # of group variables, by name; what gatewise.Budget turns
         self._kl: tuple[Tensor, list[int]] | None = None
         noises = linear_noises(linear_noise, chosen)
@@ -162,11 +159,11 @@ class Variational(Fixed):
             # It came with the samples of the last forward pass, whose weights are still in place.
             total = self._kl[0]
         else:
-            total = total_kl(means, log_sigmas, self.form)
+            total = total_kl(means, log_sigmas)
         self._kl = None
         for name, weight in self.kl_weights.items():
             mean, log_sigma = self.model.get_parameter(name), self.model.get_parameter(name + LOG_SIGMA)
-            total = total + torch.dot((weight - 1).flatten(), kl_of(mean, log_sigma, self.form).flatten())
+            total = total + torch.dot((weight - 1).flatten(), kl_of(mean, log_sigma).flatten())
         if self.warm_up is not None:
             first, last = self.warm_up
             total = total * ((self.steps - first) / (last - first)).clamp(0, 1)
@@ -261,7 +258,7 @@ class Variational(Fixed):
         self._come_back()
         self._common = enter_own_noise(next(layers[0].parameters()).device)
         means, log_sigmas = self._parameters()
-        samples, total = sample_and_kl(means, log_sigmas, self.form)
+        samples, total = sample_and_kl(means, log_sigmas)
         by_mean = {id(mean): sample for mean, sample in zip(means, samples)}
         for layer in layers:
             layer.samples = {name: by_mean[id(getattr(layer, name))] for name in layer.posterior_names()}

@@ -9,13 +9,9 @@ import torch
 from torch import Tensor
 
 from gatewise.sparsify import posterior
-from gatewise.sparsify.posterior import KL_FORMS, kept, kl, kl_slope, log_alpha, sample_and_kl, total_kl
+from gatewise.sparsify.posterior import kept, kl, kl_slope, log_alpha, sample_and_kl, total_kl
 
-AUTHORS, MOLCHANOV = KL_FORMS["authors"], KL_FORMS["molchanov"]
-TABLE = {
-    -8: (3.9701, 4.6359), -4: (1.9681, 2.6342), -2: (0.8676, 1.5405), 0: (-0.2437, 0.4312),
-    1: (-0.4937, 0.1780), 3: (-0.6447, 0.0254), 6: (-0.6688, 0.0013), 8: (-0.6698, 0.0002),
-}  # fmt: skip
+TABLE = {-8: 3.9701, -4: 1.9681, -2: 0.8676, 0: -0.2437, 1: -0.4937, 3: -0.6447, 6: -0.6688, 8: -0.6698}
 
 
 def integral(value: float) -> float:
@@ -28,36 +24,26 @@ def integral(value: float) -> float:
 
 @pytest.mark.parametrize("value", [-6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0])
 def test_kl_matches_its_integral(value: float) -> None:
-    """Molchanov's form is the KL itself; the authors' is lower by a nearly constant 0.67."""
+    """The authors' is lower by a nearly constant 0.67."""
     point = torch.tensor(value, dtype=torch.float64)
-    assert float(kl(point, MOLCHANOV)) == pytest.approx(integral(value), abs=1e-2)
-    assert float(kl(point, AUTHORS)) + 0.672 == pytest.approx(integral(value), abs=1.5e-2)
+    assert float(kl(point)) + 0.672 == pytest.approx(integral(value), abs=1.5e-2)
 
 
 @pytest.mark.parametrize("value", TABLE)
 def test_kl_has_the_known_values(value: int) -> None:
-    """The table of the two forms over the clipped range."""
+    """Over the clipped range."""
     point = torch.tensor(float(value), dtype=torch.float64)
-    assert float(kl(point, AUTHORS)) == pytest.approx(TABLE[value][0], abs=6e-5)
-    assert float(kl(point, MOLCHANOV)) == pytest.approx(TABLE[value][1], abs=6e-5)
+    assert float(kl(point)) == pytest.approx(TABLE[value], abs=6e-5)
 
 
-@pytest.mark.parametrize("form", KL_FORMS.values(), ids=KL_FORMS)
-def test_slope_is_the_derivative_and_zero_outside(form: posterior.KLForm) -> None:
+def test_slope_is_the_derivative_and_zero_outside() -> None:
     """Outside +-8 log alpha is clipped, so the KL does not pull there at all."""
     points = torch.linspace(-12, 12, 241, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(kl(points, form).sum(), points)
+    (slope,) = torch.autograd.grad(kl(points).sum(), points)
     inside = points.abs() < 8
-    torch.testing.assert_close(kl_slope(points, form)[inside], slope[inside])
-    assert not kl_slope(points, form)[points.abs() > 8].any()
-    assert (kl_slope(points, form)[inside] < 0).all()
-
-
-def test_forms_have_nearly_the_same_slope() -> None:
-    """So either serves; they differ by at most 1.3 percent."""
-    points = torch.arange(-8, 8, 0.01, dtype=torch.float64)[1:]
-    ratio = kl_slope(points, AUTHORS) / kl_slope(points, MOLCHANOV)
-    assert (ratio - 1).abs().max() < 0.014
+    torch.testing.assert_close(kl_slope(points)[inside], slope[inside])
+    assert not kl_slope(points)[points.abs() > 8].any()
+    assert (kl_slope(points)[inside] < 0).all()
 
 
 def test_kept_is_the_squared_ratio() -> None:
@@ -81,22 +67,19 @@ def pieces(dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], list[Tenso
     return [m.requires_grad_() for m in means], [s.requires_grad_() for s in log_sigmas]
 
 
-@pytest.mark.parametrize("form", KL_FORMS.values(), ids=KL_FORMS)
 @pytest.mark.parametrize("chunk", [1 << 16, 2])
-def test_gradients_of_sample_and_kl(
-    form: posterior.KLForm, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_of_sample_and_kl(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both outputs at once, against finite differences with the noise held fixed, in any chunks."""
     monkeypatch.setattr(posterior, "CHUNK", chunk)
     means, log_sigmas = pieces()
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         torch.manual_seed(3)
-        samples, total = sample_and_kl(tensors[:2], tensors[2:], form)
+        samples, total = sample_and_kl(tensors[:2], tensors[2:])
         return (*samples, total)
 
     assert torch.autograd.gradcheck(run, (*means, *log_sigmas))
-    assert torch.autograd.gradcheck(lambda *t: total_kl(t[:2], t[2:], form), (*means, *log_sigmas))
+    assert torch.autograd.gradcheck(lambda *t: total_kl(t[:2], t[2:]), (*means, *log_sigmas))
     assert torch.autograd.gradcheck(lambda *t: run(*t)[0], (*means, *log_sigmas))
 
 
@@ -104,16 +87,16 @@ def test_total_is_the_sum_of_all_terms() -> None:
     """Chunked, drawn with samples or alone: the same number, in float32 too."""
     for dtype in (torch.float32, torch.float64):
         means, log_sigmas = pieces(dtype)
-        expected = sum(kl(log_alpha(m, s), AUTHORS).sum() for m, s in zip(means, log_sigmas))
-        torch.testing.assert_close(total_kl(means, log_sigmas, AUTHORS), expected)
-        torch.testing.assert_close(sample_and_kl(means, log_sigmas, AUTHORS)[1], expected)
+        expected = sum(kl(log_alpha(m, s)).sum() for m, s in zip(means, log_sigmas))
+        torch.testing.assert_close(total_kl(means, log_sigmas), expected)
+        torch.testing.assert_close(sample_and_kl(means, log_sigmas)[1], expected)
 
 
 def test_large_tensors_in_chunks() -> None:
     """More than one chunk, and a rest."""
     mean, log_sigma = torch.randn(3, 50_001), torch.randn(3, 50_001) - 2
-    samples, total = sample_and_kl([mean], [log_sigma], MOLCHANOV)
-    expected = kl(log_alpha(mean.double(), log_sigma.double()), MOLCHANOV).sum()
+    samples, total = sample_and_kl([mean], [log_sigma])
+    expected = kl(log_alpha(mean.double(), log_sigma.double())).sum()
     torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=0)
     assert samples[0].shape == mean.shape
 
@@ -121,7 +104,7 @@ def test_large_tensors_in_chunks() -> None:
 def test_samples_have_the_right_moments() -> None:
     """w ~ N(m, sigma^2), and no two weights share their noise."""
     mean, log_sigma = torch.full((200_000,), 0.3), torch.full((200_000,), -1.0)
-    (w,), _ = sample_and_kl([mean], [log_sigma], AUTHORS)
+    (w,), _ = sample_and_kl([mean], [log_sigma])
     eps = (w - mean) / log_sigma.exp()
     assert eps.mean().abs() < 0.01
     assert (eps.std() - 1).abs() < 0.01
@@ -132,7 +115,7 @@ def test_no_nan_at_zero() -> None:
     """m = 0 has an infinite log alpha: the KL is the clipped one, and it does not pull."""
     mean = torch.zeros(5, requires_grad=True)
     log_sigma = torch.full((5,), -3.0, requires_grad=True)
-    (w,), total = sample_and_kl([mean], [log_sigma], AUTHORS)
+    (w,), total = sample_and_kl([mean], [log_sigma])
     assert total.item() == pytest.approx(5 * -0.6698, abs=1e-3)
     total.backward()
     assert torch.equal(mean.grad, torch.zeros(5))
@@ -145,7 +128,7 @@ def test_no_nan_far_out(scale: float) -> None:
     """Squares under- and overflow; the terms are clipped and stay finite, and so do their slopes."""
     mean = torch.full((3,), scale, requires_grad=True)
     log_sigma = torch.full((3,), -3.0, requires_grad=True)
-    total = total_kl([mean], [log_sigma], AUTHORS)
+    total = total_kl([mean], [log_sigma])
     total.backward()
     assert total.isfinite()
     assert mean.grad.isfinite().all()
@@ -162,7 +145,7 @@ def test_a_parameter_that_is_not_contiguous() -> None:
             for b in (base.clone(), log_base.clone())
         )
         torch.manual_seed(5)
-        (w,), total = sample_and_kl([mean], [log_sigma], AUTHORS)
+        (w,), total = sample_and_kl([mean], [log_sigma])
         ((w * torch.arange(12.0).view(3, 4)).sum() + total).backward()
         grads.append((mean.grad, log_sigma.grad))
     torch.testing.assert_close(grads[1], grads[0])

@@ -20,7 +20,6 @@ import gatewise as gw
         ({"n_train": 0}, "n_train=0"),
         ({"n_train": -5}, "n_train=-5"),
         ({"noise": "token"}, "noise='token' is not one of sequence, batch"),
-        ({"kl": "exact"}, "kl='exact' is not one of authors, molchanov"),
         ({"linear_noise": "none"}, "linear_noise of 'fc'='none'"),
         ({"linear_noise": {"rnn": "local"}}, "'rnn' is not a Linear layer"),
         ({"vocabulary": ["rnn"]}, "'rnn' is not an embedding among the layers to convert; there are: emb"),

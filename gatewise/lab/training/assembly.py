@@ -277,7 +277,6 @@ def make_sparsifier(
         vocabulary=["emb"] if s.word_variables and has_embedding else (),
         noise=s.noise,
         linear_noise=s.output_noise,
-        kl=s.kl,
         warm_up=warm_up,
         snr_threshold=s.snr_threshold,
         log_sigma=s.log_sigma,

@@ -12,7 +12,6 @@ from gatewise.lab.data.cuts import Windows
 from gatewise.lab.data.language import LanguageData
 from gatewise.lab.training.assembly import build_model, make_feeds, make_sparsifier
 from gatewise.sparsify import GroupLasso, Variational
-from gatewise.sparsify.posterior import KL_FORMS
 
 
 def test_a_batch_of_characters_has_no_more_rows_than_there_are_chunks(folder: Path) -> None:
@@ -35,13 +34,12 @@ def test_training_drops_a_remainder_and_the_test_keeps_it(folder: Path) -> None:
 
 def test_every_option_reaches_the_variational_sparsifier(folder: Path) -> None:
     """A warm-up of 1.5 epochs of 4 updates is one of 6 updates."""
-    changes = ["kl=molchanov", "snr_threshold=0.2", "log_sigma=-2.0", "warm_up_epochs=1.5"]
+    changes = ["snr_threshold=0.2", "log_sigma=-2.0", "warm_up_epochs=1.5"]
     row = tiny("words", folder, *(f"sparsify.{change}" for change in changes))
     model = build_model(row, load_data(row, folder))
     sparsifier = make_sparsifier(row, model, n_train=10, updates_per_epoch=4)
     assert isinstance(sparsifier, Variational)
     assert sparsifier.warm_up == (0, 6)
-    assert sparsifier.form == KL_FORMS["molchanov"]
     assert model.rnn.snr_threshold == 0.2
     assert (model.rnn.weight_hh_l0_log_sigma == -2).all()
 
