@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from gatewise.budget.asked import warn_unmet
+from gatewise.compact.compared import check_same_answer, copied
 from gatewise.compact.moved import layer_at
 from gatewise.compact.plain import CompactEmbedding, CompactLinear
 from gatewise.compact.plan import EmbeddingPlan, LayerPlan, LinearPlan, RecurrentPlan, make_plan
 from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, CompactRecurrent
-from gatewise.compact.stated import check_stated, copied
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.assumptions import check_biases_add_up
 from gatewise.nn.forms import stand_in
@@ -44,14 +44,15 @@ def compress(model: nn.Module, readers: Stated | None = None, *, example: Any = 
 
     Accepts models of either sparsifier and any model that simply contains zeros. The argument is not changed.
     `readers` states who reads a layer where tracing cannot prove it; without proof only neurons that are always zero
-    are removed from such a layer, and one warning says what that cost. A statement is tried on `example`, the
-    arguments of one call, or on made-up input: if the answer changes, it was wrong, and that is an error. A model
-    that has more than a gatewise.Budget gave it is cut with a warning.
+    are removed from such a layer, and one warning says what that cost. A model that has more than a gatewise.Budget
+    gave it is cut with a warning.
+
+    What comes out is called, on `example`, the arguments of one call, or on made-up input, and must answer as the
+    model does: else that is an error. If no input can be made up, the warning says so.
     """
     graph = find_readers(model, readers)
     masks = find_masks(model)
     structure = reachable(masks, graph)
-    warn_left(model, graph, masks, structure)
     warn_unmet(model)
     plans = make_plan(structure, tied_layers(model, masks))
     small = copied(model)
@@ -64,10 +65,12 @@ def compress(model: nn.Module, readers: Stated | None = None, *, example: Any = 
         old = small.get_submodule(name)
         new = compact_module(name, old, plans, shared).train(old.training)
         if not name:
-            return stand_in(new, old)
+            small = stand_in(new, old)
+            break
         replace_module(small, old, new)
         drop_hooks(new, of_pruning)
-    check_stated(model, small, graph, example)
+    untried = check_same_answer(model, small, graph, example)
+    warn_left(model, graph, masks, structure, untried)
     return small
 
 
@@ -206,8 +209,11 @@ def tied_layers(model: nn.Module, masks: Masks) -> dict[str, tuple[str, ...]]:
     }
 
 
-def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Structure) -> None:
-    """One warning for all that stays only because it is not understood: neurons without known readers, layers."""
+def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Structure, untried: str) -> None:
+    """One warning for all that stays only because it is not understood: neurons without known readers, layers.
+
+    Also that the cut could not be tried, and why.
+    """
     known = ReaderGraph(graph.blocks, graph.reads)
     unread: dict[str, dict[str, str]] = {}  # reason -> layer -> how many neurons it keeps
     for name, why in graph.exposed.items():
@@ -234,8 +240,15 @@ def warn_left(model: nn.Module, graph: ReaderGraph, masks: Masks, structure: Str
         if owner in modules:
             uses = f"uses {raw} past the layer" if raw in graph.raw else f"asks how large {raw} is"
             left.append(f"{owner} stays as it is (forward() {uses})")
+    if untried and not is_whole(structure):
+        left.append(f"the cut could not be tried: {untried}")
     if left:
         warnings.warn(f"{'; '.join(left)}.{graph.way_out(unknown)}", stacklevel=3)
+
+
+def is_whole(structure: Structure) -> bool:
+    """Whether nothing goes."""
+    return all(mask.all() for layer in structure.layers.values() for mask in vars(layer).values())
 
 
 def read_by_others(recurrent: Tensor) -> Tensor:  # (G*H, H) bool

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
-from gatewise.export.c.golden_program import by_name, made_up
+from gatewise.export.c.golden_program import by_name
 from gatewise.export.onnx.model import to_onnx
 from gatewise.nn.lookup import SINGLE_STEP, replace_module
 from gatewise.nn.recurrent import GRU, LSTM
 from gatewise.program.graph import leaves, letters_in, mapped
+from gatewise.program.made_up import described, made_up
 from gatewise.program.sizes import at
 from gatewise.runtime.engine import Engine
 from gatewise.runtime.graph_engine import GraphEngine
@@ -168,7 +169,10 @@ def graph_call(engine: GraphEngine, steps: int, batch: int) -> Asked | None:
     if min((at(size, sizes) for size in known), default=1) < 1:
         return None
     generator = np.random.default_rng(0)
-    given = {node: made_up(node, program, engine.model, sizes, steps, generator) for node in program.inputs}
+    given = {
+        node: made_up(described(node, program), engine.model, sizes, steps, generator)
+        for node in program.inputs
+    }
     named, arrays = by_name(program, given), [tensor.numpy() for tensor in given.values()]
     return Asked((), named, arrays, partial(engine, **mapped(Tensor.numpy, named)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,6 +24,9 @@ class Node:
     line: SourceLine | None = None
     turn: tuple[int, int] | None = None  # the loop over time in which it was made, and which of its steps
     number: int = 0
+    as_given: bool = (
+        False  # an argument that forward() only hands on: its kind is that of a call, whatever `kind` is
+    )
 
     @property
     def rank(self) -> int:
@@ -47,7 +50,12 @@ class Program:
     arguments: dict[str, Any]
     outputs: Any
     absent: frozenset[str] = frozenset()  # optional arguments that were left out
+    unread: frozenset[str] = frozenset()  # those that were given, and may have been asked about, but not read
     effects: tuple[Node, ...] = ()  # what forward() leaves elsewhere: stored in a module, seen by a hook
+
+    def holds_for(self, given: Collection[str]) -> bool:
+        """Whether it is of calls with these arguments: forward() may ask of each optional one whether it is there."""
+        return self.unread <= set(given) and self.absent.isdisjoint(given)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -89,6 +97,19 @@ class Program:
         lines = [str(node) for node in self.nodes]
         told = mapped(lambda leaf: Shown(f"%{leaf.number}") if isinstance(leaf, Node) else leaf, self.outputs)
         return "\n".join([*lines, f"return {told}"])
+
+
+def called_with(programs: Iterable[Program]) -> str:
+    """`x or x, mask`: what each of the ways to call forward() is given."""
+    return " or ".join(dict.fromkeys(", ".join([*p.arguments, *sorted(p.unread)]) for p in programs))
+
+
+def only_called_with(given: Iterable[str], programs: Iterable[Program]) -> str:
+    """Why a call cannot be answered that is of none of these ways."""
+    asked = (
+        f"could not be recorded with {', '.join(given)} given, only" if given else "could be recorded only"
+    )
+    return f"forward() {asked} with {called_with(programs)}."
 
 
 class Shown(str):

@@ -175,7 +175,7 @@ class Turns:
             if isinstance(value, Recorded) and value.is_shaped and value.node is not after[path].node:
                 self.recorder.carried.append((value.node, after[path].node))
         self.done = True
-        del self.frame, self.looks
+        del self.frame, self.looks, self.lists, self.item
 
 
 # Joins of what every step gave.

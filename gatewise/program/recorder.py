@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -50,6 +51,7 @@ from gatewise.program.stand_ins import (
 KINDS = {torch.bool: BOOL} | dict.fromkeys(
     (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), INT
 )
+MOST_TENSORS = 4_000  # of one call: [x] * n has more where n stands for a size
 VIEWS = (Permute, Reshape, Expand, Slice)
 
 
@@ -69,6 +71,9 @@ class Recorder(TorchFunctionMode):
         self.shapes, self.letters = shapes, letters  # what is assumed
         self.lenient = lenient  # what a program cannot say is Opaque, rather than refused
         self.opaque: list[Node] = []
+        self.alive: list[
+            ref[Recorded]
+        ] = []  # every stand-in: who lives on when forward() is done, somebody has
         self.called: set[str] = set()  # layers
         self.sized: set[str] = set()  # parameters of which forward() asks how large they are
         self.loops: list[Any] = []
@@ -118,7 +123,7 @@ class Recorder(TorchFunctionMode):
 
     def unknown(self, what: str, values: Any) -> Any:
         """What something gives that a program cannot say: its shape is asked for when it is used."""
-        seen = [v for v in leaves(values) if isinstance(v, Tensor) and not is_unshaped(v)]
+        seen = {id(v): v for v in leaves(values) if isinstance(v, Tensor) and not is_unshaped(v)}.values()
         self.opaque.append(self.new(Opaque(what), tuple(map(self.node, seen)), ()))
         return self.stand_in(f"@{len(self.opaque)}", self.opaque[-1])
 
@@ -165,6 +170,8 @@ class Recorder(TorchFunctionMode):
 
     def apply(self, name: str, args: Any, kwargs: Any) -> Any:
         tensors = [v for v in (*leaves(list(args)), *leaves(kwargs)) if isinstance(v, Tensor)]
+        if len(tensors) > MOST_TENSORS:
+            raise Refused(f"{name}() takes a list as long as an input says")
         if tensors and name not in ANSWERED and all(is_unshaped(v, "@") for v in tensors):
             return self.unknown(f"{name}()", [])
         for value in tensors:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -87,6 +88,8 @@ class Recorded(Tensor):
         made = torch.empty((), device="meta").as_subclass(cls)
         made.node, made.memory = node, memory or Memory()
         made.version = made.memory.version
+        if (recorder := running()) is not None:
+            recorder.alive.append(ref(made))
         return made
 
     @staticmethod

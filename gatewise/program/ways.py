@@ -7,14 +7,12 @@ every flag true and false, in training and in evaluation, and with every shape t
 from __future__ import annotations
 
 import functools
-import inspect
-import itertools
 import math
 import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,13 +24,16 @@ from torch import nn
 
 from gatewise.nn.lookup import evaluating
 from gatewise.program import sizes
+from gatewise.program.calling import GIVEN, bound_example, not_default, optional, required, ways
 from gatewise.program.fits import LOOSE
 from gatewise.program.graph import FLOAT, Node, Program, leaves, mapped
 from gatewise.program.layers import RecordedPack, is_hooked
 from gatewise.program.loops import LoopError
-from gatewise.program.operations import Decode
+from gatewise.program.made_up import Call, call_of
+from gatewise.program.opened import all_young, held, opened
+from gatewise.program.operations import Concat, Decode, Input
 from gatewise.program.over_time import over_time
-from gatewise.program.recorder import Recorder
+from gatewise.program.recorder import Recorder, kind_of
 from gatewise.program.rolled import rolled
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
@@ -49,10 +50,9 @@ from gatewise.program.stand_ins import (
     is_shape,
 )
 
-MOST_WAYS = 64  # to call forward(); where there are more, one argument at a time leaves the first
 MOST_TRIES = 400  # runs for one way, with other shapes of its arguments
 LONGEST = 30  # seconds for an analysis: what it then does not know costs neurons, not an afternoon
-GIVEN = object()  # an argument that is recorded
+HELD = "forward() hands it out in something that cannot be looked into, or keeps it outside of the model"
 ONE_AT_A_TIME = threading.RLock()
 
 
@@ -63,10 +63,12 @@ class Recording:
     program: Program
     called: frozenset[str] = frozenset()  # layers
     sized: frozenset[str] = frozenset()  # parameters of which forward() asks how large they are
-    stored: tuple[tuple[Node, str], ...] = ()  # what it left in a module, and where
+    left: tuple[tuple[Node, str], ...] = ()  # what it left in a module or anywhere, and a sentence on that
     # What names meant before the last step of a loop, and after it.
     carried: tuple[tuple[Node, Node], ...] = ()
     ranks: Mapping[str, int] = field(default_factory=dict)  # of arguments, where another one is more likely
+    call: Call | None = None  # for an analysis
+    training: bool = False
 
 
 def programs(model: nn.Module, example: Any = None) -> list[Program]:
@@ -79,8 +81,13 @@ def programs(model: nn.Module, example: Any = None) -> list[Program]:
     """
     made: list[Program] = []
     failure: Exception | None = None
+    known = bound_example(model, example)
+    if changed := not_default(model, known):
+        raise Refused(
+            f"{changed[0]}: forward() is recorded with its default only, and example= has another value"
+        )
     with ONE_AT_A_TIME, evaluating(model):
-        for recorded, why in attempts(model, ways(model)[0], bound_example(model, example)):
+        for recorded, why in attempts(model, ways(model)[0], known):
             if recorded and why is not None:
                 raise why
             failure = failure or why
@@ -105,8 +112,9 @@ def recordings(model: nn.Module) -> tuple[list[Recording], Exception | None]:
         for training in (False, True):
             for module in model.modules():
                 module.training = training
-            for recorded, why in attempts(model, found, {}, lenient=True, until=until):
-                if why is not None and (recorded or not made or not is_refusal(why)):
+            for way, (recorded, why) in zip(found, attempts(model, found, {}, lenient=True, until=until)):
+                none = any(way[name] is None for name in required(model) & way.keys())
+                if why is not None and (recorded or not made or not is_refusal(why, none)):
                     failure = failure or why
                 made += recorded
     if failure is not None and not made:
@@ -146,9 +154,12 @@ def why_not(error: Exception) -> str:
     return f"{where}: {said}" if where else said
 
 
-def is_refusal(error: Exception) -> bool:
-    """Whether forward() itself raised this, as it would with tensors: neither torch nor we did."""
-    if isinstance(error, NoCall):
+def is_refusal(error: Exception, none: bool = False) -> bool:
+    """Whether forward() itself raised this, as it would with tensors: neither torch nor we did.
+
+    `none`: it was given None for what has no default, which torch refuses as itself.
+    """
+    if isinstance(error, NoCall) or (none and isinstance(error, TypeError | AttributeError)):
         return True
     inner = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = inner.is_relative_to(Path(torch.__file__).parent) or inner.is_relative_to(PACKAGE / "program")
@@ -172,40 +183,6 @@ def same_random_numbers() -> Iterator[list[str]]:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
         torch.set_rng_state(numbers)
-
-
-def ways(model: nn.Module, flags: bool = False) -> tuple[list[dict[str, Any]], Exception | None]:
-    """What arguments hold, by name: GIVEN, or a value; those that are not there have their default.
-
-    With `flags`, for an analysis, a flag is true and false, any other argument with a default is given too, and each
-    one without is None once. Also that some ways are missing, if so.
-    """
-    choices: dict[str, Sequence[Any]] = {}
-    defaults: dict[str, Any] = {}
-    for p in inspect.signature(model.forward).parameters.values():
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            continue
-        if p.default is None:
-            choices[p.name] = [GIVEN, None]
-        elif p.default is p.empty:
-            choices[p.name] = [GIVEN]
-        elif flags and isinstance(p.default, bool):
-            choices[p.name] = [p.default, not p.default]
-        elif flags:
-            defaults[p.name] = p.default
-    required = [name for name, values in choices.items() if len(values) == 1]
-    number = math.prod(map(len, choices.values()))
-    if number <= MOST_WAYS:
-        found = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
-        too_many = None
-    else:
-        first = {name: values[0] for name, values in choices.items()}
-        found = [first, *(first | {name: v} for name, values in choices.items() for v in values[1:])]
-        too_many = ValueError(f"optional arguments can be combined in {number} ways, more than {MOST_WAYS}")
-    if flags:
-        found += [way | dict.fromkeys(defaults, GIVEN) for way in found if defaults]
-        found += [found[0] | {name: None} for name in required]
-    return found, too_many
 
 
 def explored(
@@ -266,7 +243,8 @@ class Search:
         tried = fitting(asked.candidates, self.known.get(asked.argument))
         for candidate in tried:
             said = is_shape(candidate) and asked.argument.isidentifier() and len(candidate) != len(tried[0])
-            shapes = {**assumed.shapes, asked.argument: (candidate, asked.kind)}
+            kind = asked.kind or whole_kind(self.known.get(asked.argument))
+            shapes = {**assumed.shapes, asked.argument: (candidate, kind)}
             ranks = {**assumed.ranks, **({asked.argument: len(candidate)} if said else {})}
             try:
                 made += self.attempt(replace(assumed, shapes=shapes, ranks=ranks))
@@ -293,26 +271,6 @@ def is_likely(program: Program) -> bool:
     )
 
 
-def bound_example(model: nn.Module, example: Any) -> dict[str, Any]:
-    """The arguments of an example call by name, those in tuples as `state.0`."""
-    if example is None:
-        return {}
-    args = mapped(as_tensor, example if isinstance(example, tuple) else (example,))
-    found = dict(inspect.signature(model.forward).bind_partial(*args).arguments)
-    return dict(flat(found))
-
-
-def as_tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        yield name, value
-        if isinstance(value, tuple | list):
-            yield from flat({f"{name}.{k}": part for k, part in enumerate(value)})
-
-
 def fitting(candidates: list[Any], example: Any) -> list[Any]:
     """Candidates with as many axes as the example has, and its widths."""
     if isinstance(example, torch.Tensor):
@@ -323,6 +281,31 @@ def fitting(candidates: list[Any], example: Any) -> list[Any]:
             c for c in candidates if c == ANY_PARTS or (not is_shape(c) and len(c) == len(example))
         ] or candidates
     return candidates
+
+
+def whole_kind(example: Any) -> str | None:
+    """The kind of an example of whole numbers or of truths; None of all others, which may be used as any."""
+    kind = kind_of(example.dtype) if isinstance(example, torch.Tensor) else FLOAT
+    return None if kind == FLOAT else kind
+
+
+def settle_kinds(program: Program) -> None:
+    """What nothing decided is of floats; an argument that is only moved, of what a call gives."""
+    users = program.users()
+    for node in program.nodes:
+        if isinstance(node.op, Input) and node.kind is None:
+            node.as_given = is_handed_on(node, users)
+        sources = node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
+        kinds = {source.kind for source in sources} if node.op.channels == "moved" else set[str]()
+        node.kind = node.kind or (kinds.pop() if len(kinds) == 1 else FLOAT)
+
+
+def is_handed_on(node: Node, users: Mapping[Node, list[Node]]) -> bool:
+    """Whether forward() does nothing but to put its values elsewhere, beside no others."""
+    return all(
+        user.op.channels == "moved" and not isinstance(user.op, Concat) and is_handed_on(user, users)
+        for user in users[node]
+    )
 
 
 def is_open(size: int) -> bool:
@@ -345,6 +328,7 @@ def constants(program: Program) -> list[bytes]:
     return [node.op.values.tobytes() for node in program.nodes if node.op.name == "Constant"]  # type: ignore[attr-defined]
 
 
+@all_young()
 def run(model: nn.Module, way: Mapping[str, Any], assumed: Assumed, lenient: bool) -> Recording:
     """forward() once, on stand-ins."""
     if is_hooked(model) and not lenient:
@@ -355,23 +339,34 @@ def run(model: nn.Module, way: Mapping[str, Any], assumed: Assumed, lenient: boo
         arguments = {name: recorder.stand_in(name) for name, value in way.items() if value is GIVEN}
         # Hooks on the model see what goes in and comes out, no unit.
         call = model.forward if lenient else model
-        outputs = mapped(lambda leaf: as_output(recorder, leaf), call(**{**way, **arguments}))
+        answer = call(**{**way, **arguments})
+        looked_at = opened(answer) if lenient else answer
+        outputs = mapped(lambda leaf: as_output(recorder, leaf), looked_at)
     if recorder.loops and not recorder.loops[-1].done:
         raise recorder.refused or LoopError("a loop over an input stops before its end")
     if recorder.refused is not None:
         raise recorder.refused
     if stored and not lenient:
         raise Refused(f"it stores a tensor of the call in {stored[0][1]}, for the next call to read")
-    left = tuple((value.node, where) for value, where in stored if value.is_shaped)
+    kept = held(recorder.alive, [*leaves(looked_at), *opened(arguments), *(value for value, _ in stored)])
+    if kept and not lenient:
+        raise Refused(f"{HELD} ({kept[0].node.line})")
+    left = tuple(
+        (value.node, f"forward() stores it in {where}") for value, where in stored if value.is_shaped
+    )
+    left += tuple((value.node, f"{HELD} ({value.node.line})") for value in kept)
     effects = (*recorder.opaque, *(node for node, _ in left), *(n for pair in recorder.carried for n in pair))
     absent = frozenset(name for name, value in way.items() if value is None)
-    program = Program(given_nodes(arguments), outputs, absent, effects)
+    given = given_nodes(arguments)
+    unread = frozenset(arguments.keys() - given.keys())
+    program = Program(given, outputs, absent, unread & optional(model), effects)
     if recorder.loops and not lenient:
         program = over_time(program)
-    for node in program.nodes:
-        node.kind = node.kind or FLOAT
+    settle_kinds(program)
     seen = frozenset(recorder.called), frozenset(recorder.sized), left
-    return Recording(program, *seen, tuple(recorder.carried), assumed.ranks)
+    held_to = {name: value for name, value in way.items() if value is not GIVEN}
+    known = call_of(program, unread, held_to) if lenient else None
+    return Recording(program, *seen, tuple(recorder.carried), assumed.ranks, known, model.training)
 
 
 def given_nodes(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def find_readers(model: nn.Module, readers: Stated | None = None) -> ReaderGraph
         tuple(dict.fromkeys(found.handed)),
         frozenset(found.proven),
         frozenset(believed),
+        tuple(found.calls),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gatewise.nn.lookup import cell_of, ending, is_embedding, is_linear, is_single_step, places_of
+from gatewise.program.made_up import Call
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class ReaderGraph:
     handed: tuple[HandOver, ...] = ()
     answers: frozenset[str] = frozenset()  # blocks that a caller certainly sees
     believed: frozenset[str] = frozenset()  # blocks whose readers were stated where tracing could not tell
+    calls: tuple[Call, ...] = field(default=(), compare=False, repr=False)  # that were traced, in evaluation
 
     @property
     def raw_of(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ A unit ends at a matrix that reads it (`Read`), at the caller, or where nobody c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gatewise.nn.lookup import cell_of, is_embedding, is_linear, is_single_step
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, unshaped
+from gatewise.program.made_up import Call
 from gatewise.program.ways import Recording, recordings, why_not
 from gatewise.readers.graph import Block, HandOver, Read, as_reads, input_matrices, joined, output_blocks
 from gatewise.readers.units import Lost, Trail, followed
@@ -34,6 +35,7 @@ class Found:
     memory: set[str] = field(default_factory=set)  # blocks whose cell state c something inside forward() sees
     handed: list[HandOver] = field(default_factory=list)  # states of one block that start another
     proven: dict[str, str] = field(default_factory=dict)  # block -> what certainly sees it, and is no matrix
+    calls: list[Call] = field(default_factory=list)  # in evaluation
 
 
 def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
@@ -61,6 +63,8 @@ def trace_reads(model: nn.Module, blocks: Mapping[str, Block]) -> Found:
     why = f"{idle[0]}, which forward() never calls, may read it" if idle else ""
     if failure is not None:
         why = f"not every call of forward() could be traced ({why_not(failure)})"
+    if not why and not found.exposed:
+        why = "nothing that the model's layers compute is seen in what forward() returns"
     if why:
         for name in blocks:
             found.exposed.setdefault(name, why)
@@ -100,20 +104,31 @@ class Follower:
             if not all_same(self.trails[before], self.trails[after]):
                 why = f"a loop moves its channels from step to step ({after.line})"
                 self.expose([*self.trails[before], *self.trails[after]], why)
-        for node, where in recording.stored:
-            self.expose(self.trails[node], f"forward() stores it in {where}")
-        for node in program.results:
-            source = unshaped(node)
-            if not isinstance(source.op, ops.LastState) or self.is_answer(source):
-                self.expose(self.trails[node], f"forward() returns it{at(node)}", proven=True)
-            elif module_of(source.inputs[0]) not in taken:
+        for node, why in recording.left:
+            self.expose(self.trails[node], why)
+        states = [node for node in program.results if self.is_state(unshaped(node))]
+        others, handed_back = [node for node in program.results if node not in states], list[Node]()
+        for node in others:
+            self.expose(self.trails[node], f"forward() returns it{at(node)}", proven=True)
+        for node in states:
+            if not any(map(has_layers, others)):
+                why = f"forward() returns nothing else of the model{at(node)}"
+                self.expose(self.trails[node], why, proven=True)
+            elif module_of(unshaped(node).inputs[0]) not in taken:
                 why = "forward() returns its last state, which it does not take as an argument"
                 self.expose(self.trails[node], why + at(node))
+            else:
+                handed_back.append(node)
+        if recording.call is not None and not recording.training:
+            places = tuple(k for k, leaf in enumerate(program.outputs) if leaf in handed_back)
+            self.found.calls.append(replace(recording.call, handed_back=places))
 
-    def is_answer(self, state: Node) -> bool:
-        """h of a single-step cell is its output too: whoever gets it may look at it."""
-        module = self.model.get_submodule(self.prefix + module_of(state.inputs[0]))
-        return isinstance(state.op, ops.LastState) and state.op.part == "h" and is_single_step(module)
+    def is_state(self, node: Node) -> bool:
+        """Rather than an answer: h of a single-step cell is its output too, and whoever gets it may look at it."""
+        if not isinstance(node.op, ops.LastState):
+            return False
+        module = self.model.get_submodule(self.prefix + module_of(node.inputs[0]))
+        return node.op.part != "h" or not is_single_step(module)
 
     def visit(self, node: Node) -> tuple[Trail, ...]:
         op = node.op
@@ -281,6 +296,18 @@ def is_same(trail: Trail, own: Trail) -> bool:
     """Whether a state is the layer's own, every neuron in its place."""
     alike = trail.cell == own.cell and np.array_equal(trail.units, own.units)
     return alike and (trail.zero or trail.cell)
+
+
+def has_layers(node: Node) -> bool:
+    """Whether some layer takes part in it."""
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        if hasattr(one.op, "module"):
+            return True
+        waiting += [source for source in one.inputs if source not in seen]
+        seen.update(one.inputs)
+    return False
 
 
 def module_of(node: Node) -> str:

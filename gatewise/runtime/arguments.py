@@ -53,13 +53,13 @@ def bind(name: str, expected: Any, given: Any, arrays: dict[Node, Array], floats
 def as_array(name: str, node: Node, given: Any, floats: type[Any]) -> Array:
     array = from_tensor(given, name) if is_tensor(given) else np.asarray(given)
     allowed = {"float": "fiu", INT: "iu", BOOL: "b"}[node.kind]  # where lengths are compared, any numbers do
-    if array.dtype.kind not in allowed:
+    if array.dtype.kind not in allowed and not node.as_given:
         raise TypeError(f"{name}: expected {KINDS[node.kind]}, got {array.dtype}.")
     if array.dtype.kind == "f" and floats == np.float32 and array.dtype != floats:
         convert = f"{name}.float()" if is_tensor(given) else f"{name}.astype(np.float32)"
         raise TypeError(f"{name} must be float32, got {array.dtype}; {convert} converts it.")
     kind = {"float": floats, INT: np.int64, BOOL: np.bool_}[node.kind]
-    return array.astype(kind, copy=False)
+    return array if node.as_given else array.astype(kind, copy=False)
 
 
 def letters_of(arrays: Mapping[Node, Array], may_be_zero: str = "") -> dict[str, int]:

@@ -45,6 +45,13 @@ def find_chain(model: nn.Module, ways: Sequence[Program]) -> Chain:
         if other != (chain.without_lengths if chain.lengths in way.absent else chain):
             missing = ", ".join(sorted(way.absent))
             raise ChainError(f"forward() is another function when it is called without {missing}.")
+    callable_as = [way.arguments.keys() for way in ways if not way.unread]
+    for way in ways:
+        if way.arguments.keys() not in callable_as:
+            missing = ", ".join(sorted(way.unread))
+            raise ChainError(
+                f"forward() could not be recorded without {missing}, of which it asks whether it is there."
+            )
     optional = any(chain.lengths in way.absent for way in ways)
     return replace(
         chain,

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gatewise.program.graph import BOOL, INT, Node, Program, leaves, mapped
+from gatewise.program.calling import fixed, not_default
+from gatewise.program.graph import BOOL, INT, Node, Program, called_with, leaves, mapped, only_called_with
 from gatewise.program.sizes import at
 from gatewise.program.ways import programs
 from gatewise.runtime.arguments import bound, check_finite, is_tensor, letters_of
@@ -67,7 +68,8 @@ class Way:
         self.remembering = [node for node in program.nodes if node in self.stream.remembering]
         # What tells this way from others, and from those of other models, in any process.
         said = [(type(node.op).__name__, tuple(map(str, node.shape))) for node in self.remembering]
-        self.key = (fingerprint(model), tuple(program.arguments), tuple(sorted(program.absent)), tuple(said))
+        names = (tuple(program.arguments), tuple(sorted(program.absent)), tuple(sorted(program.unread)))
+        self.key = (fingerprint(model), *names, tuple(said))
         self.prepared = Prepared(program, model, self.stream.special, fold_embedding, weights)
         self.known: dict[
             tuple[tuple[int, ...], ...], dict[str, int]
@@ -166,6 +168,7 @@ class GraphEngine(Engine):
         self.model, self.threads, self.fold_embedding, self.check = model, threads, fold_embedding, check
         self.weights = check_weights(weights)
         self.parameters = list(inspect.signature(self.model.forward).parameters)
+        self.fixed = fixed(self.model)
         self.ways = self._prepared(ways)
         self.learned: set[frozenset[str]] = set()  # ways that a call was an example of
         self._seen: dict[
@@ -252,7 +255,12 @@ class GraphEngine(Engine):
                 again = "is given twice" if name in given else "is no argument of forward()"
                 raise TypeError(f"{name} {again}; it takes {', '.join(self.parameters)}.")
             given[name] = value
-        return {name: value for name, value in given.items() if value is not None}, next(iter(states), None)
+        if changed := not_default(self.model, given):
+            raise TypeError(
+                f"{changed[0]}: forward() was recorded with its default, and with no other value."
+            )
+        free = {name: value for name, value in given.items() if value is not None and name not in self.fixed}
+        return free, next(iter(states), None)
 
     def _bound(
         self, given: Mapping[str, Any], before: GraphState | None
@@ -266,25 +274,24 @@ class GraphEngine(Engine):
             given = {**given, **dict(zip(self.carried, before.returned))}
             way = self._way_of(before)
             way = self._way(given) if way.stream.refused else way
+            others = given.keys() - set(self.carried)
+            if not way.program.holds_for(others):
+                known = called_with([way.program])
+                raise TypeError(f"the state is of a call with {known}, and {', '.join(others)} is given now.")
         read = {name: value for name, value in given.items() if name in way.names}
         arrays = bound(way.program, read)
         return way, arrays, way.letters(arrays)
 
     def _way(self, given: Mapping[str, Any]) -> Way:
         """The way to call forward() that has these arguments, and leaves out as many of the others as there is."""
-        fitting = [
-            way for way in self.ways if way.names <= given.keys() and not way.program.absent & given.keys()
-        ]
+        fitting = [way for way in self.ways if way.names <= given.keys() and way.program.holds_for(given)]
         if fitting:
             return max(fitting, key=lambda way: len(way.program.absent))
         fewest = min(self.ways, key=lambda way: len(way.names - given.keys()))
         missing = [name for name in self.parameters if name in fewest.names - given.keys()]
         if missing:
             raise TypeError(f"forward() needs {', '.join(missing)}.")
-        ways = dict.fromkeys(", ".join(way.program.arguments) for way in self.ways)
-        raise TypeError(
-            f"forward() could not be recorded with {', '.join(given)} given, only with {' or '.join(ways)}."
-        )
+        raise TypeError(only_called_with(given, [way.program for way in self.ways]))
 
     def _way_of(self, state: GraphState) -> Way:
         """The way that a state is of."""

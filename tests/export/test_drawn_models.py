@@ -11,6 +11,7 @@ from typing import Any
 
 import onnxruntime
 import torch
+from answers import CONTAINERS, Way
 from chains import Case as Chain
 from chains import chains, packed_chains, three_lengths
 from compiled import STRICT, run
@@ -27,6 +28,12 @@ NUMPY = {"float": "float32"}  # what ONNX calls otherwise
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}  # sums in another order, through several layers
 
 
+def first(answer: Any) -> Tensor:
+    found = answer[0] if isinstance(answer, tuple) else answer
+    assert isinstance(found, Tensor)
+    return found
+
+
 @dataclass
 class Drawn:
     """A sparse network, what it is called with, and of that the lengths of packed sequences."""
@@ -36,6 +43,7 @@ class Drawn:
     lengths: Tensor | None
     fresh: Callable[[], nn.Module | None]  # to load into
     source: Any  # says how to build it again
+    read: Callable[[Any], Tensor] = first  # what is compared of an answer
 
     def __repr__(self) -> str:
         return f"{self.source!r} called with lengths {self.lengths}"
@@ -54,18 +62,44 @@ def of_a_chain(case: Chain, lengths: Tensor | None = None) -> Drawn:
 
 
 def drawn() -> st.SearchStrategy[Drawn]:
-    """Every shape that compress() keeps exact; chains, which all forms take; chains of packed sequences."""
+    """Every shape that compress() keeps exact; chains, which all forms take; chains of packed sequences; chains whose
+    answer is inside something."""
     return st.one_of(
         sparse_networks(state=False, unbatched=False).map(of_any_shape),
         chains().map(of_a_chain),
         st.builds(of_a_chain, packed_chains(), three_lengths),
+        st.builds(wrapped, chains().map(of_a_chain), st.sampled_from(sorted(CONTAINERS))),
     )
 
 
-def first(answer: Any) -> Tensor:
-    found = answer[0] if isinstance(answer, tuple) else answer
-    assert isinstance(found, Tensor)
-    return found
+class Wrapped(nn.Module):
+    """A network whose answer is inside a container or an object."""
+
+    def __init__(self, inner: nn.Module, way: Way) -> None:
+        super().__init__()
+        self.inner, self.way = inner, way
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way.wrap(first(self.inner(x)))
+
+
+class WrappedOfTwo(Wrapped):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:  # type: ignore[override]
+        return self.way.wrap(first(self.inner(x, lengths)))
+
+
+def wrapped(case: Drawn, container: str) -> Drawn:
+    """The same network, with its answer in a container."""
+    if len(case.inputs) > 2:
+        return case
+    way, kind = CONTAINERS[container], (Wrapped, WrappedOfTwo)[len(case.inputs) - 1]
+
+    def fresh() -> nn.Module | None:
+        inner = case.fresh()
+        return None if inner is None else kind(inner, way)
+
+    model = kind(case.model, way).eval()
+    return Drawn(model, case.inputs, case.lengths, fresh, (container, case.source), way.unwrap)
 
 
 # The forms: each makes one, or raises what it cannot take, and then answers.
@@ -76,19 +110,19 @@ Form = Callable[[nn.Module, Drawn, Path], Callable[[], Tensor]]
 def loaded(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
     gw.save(small, folder / "model")
     model = gw.load(folder / "model", case.fresh()).eval()
-    return lambda: first(model(*case.inputs))
+    return lambda: case.read(model(*case.inputs))
 
 
 def accelerated(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
     model = gw.accelerate(small)
-    return lambda: first(model(*case.inputs))
+    return lambda: case.read(model(*case.inputs))
 
 
 def engine(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
     made = gw.Engine(small, example=case.inputs)
     if isinstance(made, GraphEngine):
-        return lambda: first(made(*case.inputs)[0])
-    return lambda: first(made(case.inputs[0], lengths=case.lengths)[0])  # a chain takes lengths by name
+        return lambda: case.read(made(*case.inputs)[0])
+    return lambda: case.read(made(case.inputs[0], lengths=case.lengths)[0])  # a chain takes lengths by name
 
 
 def onnx(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
@@ -114,11 +148,11 @@ class Campaign:
     @torch.no_grad()
     def __call__(self, case: Drawn) -> None:
         self.models += 1
-        expected = first(case.model(*case.inputs))
+        expected = case.read(case.model(*case.inputs))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of layers whose readers are not known
             small = gw.compress(case.model)
-        torch.testing.assert_close(first(small(*case.inputs)), expected, **CLOSE)
+        torch.testing.assert_close(case.read(small(*case.inputs)), expected, **CLOSE)
         for name, form in FORMS.items():
             try:
                 answer = form(small, case, self.folder)

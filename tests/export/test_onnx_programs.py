@@ -243,3 +243,27 @@ def test_two_layers_that_pack(tmp_path: Path) -> None:
     (answer,) = Session(model, tmp_path, example=given)(*given)
     with torch.no_grad():
         torch.testing.assert_close(torch.as_tensor(answer), model(*given), rtol=1e-4, atol=1e-5)
+
+
+class LikeOutputs(nn.Module):
+    """Its second argument is called as a second answer would be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, y1: Tensor) -> Any:
+        z = self.fc(self.rnn(x)[0]) + y1
+        return z, z.mean(1)
+
+
+def test_outputs_are_named_unlike_inputs(tmp_path: Path) -> None:
+    """ONNX knows one value by a name: two were called y1, and the file was refused."""
+    x, y1 = torch.randn(2, 5, 3), torch.randn(2, 5, 2)
+    model = gw.compress(LikeOutputs().eval())
+    path = gw.export.to_onnx(model, tmp_path / "model.onnx", example=(x, y1))
+    made = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    assert [known.name for known in made.get_outputs()] == ["y0", "y2"]
+    found = made.run(None, {"x": x.numpy(), "y1": y1.numpy()})
+    for one, other in zip(found, model(x, y1)):
+        torch.testing.assert_close(torch.from_numpy(one), other, rtol=1e-4, atol=1e-5)

@@ -279,3 +279,20 @@ def test_states_of_single_layers_may_come_in_a_list() -> None:
     y, state = engine(x)
     torch.testing.assert_close(y, first, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(engine(x, state=state)[0], second, rtol=1e-4, atol=1e-5)
+
+
+class Convolving(nn.Module):
+    """A model that begins with a convolution, which torch refuses to do with None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, 4, 3, padding=1)
+        self.rnn, self.fc = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(self.conv(x).transpose(1, 2))[0])
+
+
+def test_a_required_argument_that_torch_refuses_as_none_is_none_no_more() -> None:
+    """Whether forward() takes None is tried; that torch does not is no reason to keep a neuron."""
+    assert set(find_readers(Convolving()).exposed) == {"fc"}

@@ -15,17 +15,16 @@ from torch import Tensor, nn
 from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear
 from gatewise.export.c.sizes import alone, largest, product
 from gatewise.nn.lookup import evaluating
-from gatewise.program import operations as ops
-from gatewise.program.graph import BOOL, FLOAT, Node, Program, leaves, mapped
+from gatewise.program.calling import bound_example
+from gatewise.program.graph import Node, Program, leaves, mapped, only_called_with
+from gatewise.program.made_up import described, made_up
 from gatewise.program.sizes import Size, at
-from gatewise.program.ways import bound_example
 from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.evaluate import evaluate
 from gatewise.runtime.rounding import rounded
 
 Array = NDArray[Any]
 Sequence = Callable[[int], Tensor]  # of so many steps
-MOVED = (ops.Reshape, ops.Permute, ops.Slice, ops.Expand, ops.Concat, ops.Flip, ops.Pad, ops.Cast)
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
 TOO_LARGE = "The model's answer to small random inputs is not finite; its weights are too large."
 OTHERWISE = "forward() gives something else than what was recorded of it."
@@ -135,10 +134,11 @@ def is_whole(answer: Array) -> bool:
 
 def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
     """The way to call forward() that the example shows; without one, that with the fewest arguments."""
-    if example is None:
-        return min(every, key=lambda program: len(program.arguments))
     given = {name for name, value in bound_example(model, example).items() if value is not None}
-    return min(every, key=lambda program: len(given ^ set(program.arguments)))
+    fitting = [program for program in every if program.holds_for(given)]
+    if not fitting:
+        raise ValueError(only_called_with(given, every))
+    return min(fitting, key=lambda program: len(given ^ set(program.arguments)))
 
 
 def candidates(
@@ -158,44 +158,12 @@ def candidates(
     fits = all(at(size, sizes) > 0 for size in free)
     for other in (sizes.get("T", 1), 1, 0) if fits else ():
         generator = np.random.default_rng(0)
-        found = {node: made_up(node, program, model, sizes, other, generator) for node in program.inputs}
+        found = {
+            node: made_up(described(node, program), model, sizes, other, generator) for node in program.inputs
+        }
         yield found if sequence is None else found | {program.inputs[0]: sequence(sizes["T"])}
     if example is not None:
         yield first_sequence(from_example(program, model, example), most)
-
-
-def made_up(
-    node: Node, program: Program, model: nn.Module, sizes: Mapping[str, int], other: int, generator: Any
-) -> Tensor:
-    shape = tuple(at(size, sizes) for size in node.shape)
-    if node.kind == FLOAT:
-        return torch.from_numpy(generator.standard_normal(shape, np.float32))
-    if node.kind == BOOL:
-        return torch.ones(shape, dtype=torch.bool)
-    tables = tables_of(node, program, model)
-    if not tables:
-        return torch.full(shape, other)
-    words = min(table.num_embeddings for table in tables)
-    ids = generator.integers(0, words, shape)
-    rows = getattr(tables[0], "rows", None)
-    kept = np.flatnonzero(np.zeros(0) if rows is None else rows.numpy()[:words] >= 0)
-    if len(kept):  # of few kept words, a draw would show the biases and little else
-        ids.reshape(-1)[::2] = generator.choice(kept, -(-ids.size // 2))
-    return torch.from_numpy(ids)
-
-
-def tables_of(node: Node, program: Program, model: nn.Module) -> list[Any]:
-    """The embeddings that an argument reaches."""
-    users, seen, waiting, found = program.users(), set[Node](), [node], list[Any]()
-    while waiting:
-        current = waiting.pop()
-        for user in users[current]:
-            if isinstance(user.op, ops.Embed):
-                found.append(model.get_submodule(user.op.module))
-            elif isinstance(user.op, MOVED) and user not in seen:
-                seen.add(user)
-                waiting.append(user)
-    return found
 
 
 def from_example(program: Program, model: nn.Module, example: Any) -> dict[Node, Tensor]:

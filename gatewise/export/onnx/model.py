@@ -16,9 +16,10 @@ from torch import nn
 from gatewise.export.onnx.program import program_model
 from gatewise.export.onnx.ways import chosen, length_arguments, with_states, without_states
 from gatewise.export.written import write_atomic
-from gatewise.program.graph import Program
-from gatewise.program.ways import bound_example
+from gatewise.program.calling import bound_example, required
+from gatewise.program.graph import Program, only_called_with
 from gatewise.runtime.chain import find_chain
+from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import recorded, shippable
 
 OPSETS = (18, 23)  # axes are inputs of all reductions; the last one whose operators were tried
@@ -74,8 +75,12 @@ def program_of(
         if chain.no_lengths:
             raise ValueError(f"lengths=True: {chain.no_lengths}, so the graph takes no lengths.")
     shown = {name for name, value in bound_example(small, example).items() if value is not None}
+    every, found = found, [p for p in found if p.unread <= shown]
     if states is None and lengths is None:
-        found = [p for p in found if set(p.arguments) <= shown and not p.absent & shown] or found
+        fitting = [p for p in found if set(p.arguments) <= shown and p.holds_for(shown)]
+        found = fitting if required(small) <= shown else fitting or found
+    if not found:
+        raise ChainError(f"{only_called_with(shown, every)} example= of such a call exports that.")
     program = chosen(found, states, lengths)
     if states is None:
         return small, program

@@ -74,7 +74,8 @@ def output_names(program: Program) -> dict[str, Node]:
     found: dict[str, Node] = {}
     for name, node in named:
         if counts[name] > 1 or name in taken:
-            name = next(f"{name}{k}" for k in range(len(named)) if f"{name}{k}" not in found)
+            used = {*found, *taken, *counts}
+            name = next(f"{name}{k}" for k in range(len(used) + 1) if f"{name}{k}" not in used)
         found[name] = node
     return found
 
