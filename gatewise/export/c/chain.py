@@ -279,13 +279,15 @@ class Writer:
         else:
             if place != value.place:
                 self.say(f"memcpy({place}, {value.place}, sizeof(float) * {total});")
-            self.helpers |= {"log_softmax"} & {link.name}
-            function = link.name if link.name in self.helpers else f"gw_{link.name}"
-            eps = ""
-            if link.name == "layer_norm":
+            given = f"{value.count}, {value.width}"
+            if link.name == "log_softmax":
+                self.helpers.add("log_softmax")
+                self.say(f"log_softmax({given}, 1, {place});")
+            elif link.name == "layer_norm":
                 self.includes.add("norm.h")
-                eps = f" {literal(link.eps)},"
-            self.say(f"{function}({value.count}, {value.width},{eps} {place});")
+                self.say(f"gw_layer_norm({given}, {literal(link.eps)}, {place});")
+            else:
+                self.say(f"gw_{link.name}({given}, {place});")
         return Vectors(place, value.width, value.every)
 
     def pool(self, name: str, value: Vectors, after: list[Link]) -> Vectors:

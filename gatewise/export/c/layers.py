@@ -319,7 +319,7 @@ class Layers:
     def widen(self, n: str, places: Ints, source: str, made: Value, name: str, wanted: str = "") -> None:
         """All original channels; those that were removed are zero."""
         which = self.once(f"{name}_outputs", places.astype(np.int32))
-        given = f"{n}, {len(places)}, {which}, {source}, {in_c(made.shape[-1])}, {made.leaves[0].base}"
+        given = f"{n}, {len(places)}, {which}, {source}, {in_c(made.shape[-1])}, 0, {made.leaves[0].base}"
         self.body.say(f"{wanted}{self.body.call('widen')}({given});")
 
 

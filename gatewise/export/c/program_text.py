@@ -8,7 +8,7 @@ from gatewise.export.c import functions
 from gatewise.export.c.body import POOLS, Body, placed
 from gatewise.export.c.program import Function
 from gatewise.export.c.sizes import in_c, letters_of, variable
-from gatewise.export.c.text import LOAD_ERRORS, LOAD_PROTOTYPE, filled, loader
+from gatewise.export.c.text import LOAD_ERRORS, LOAD_PROTOTYPE, SHARED, filled, loader
 
 ERRORS = {
     "BAD_STEPS": "a size outside 1..MODEL_BLOCK, or too small for a window or a slice",
@@ -30,7 +30,7 @@ static int32_t @NAME@(const @TYPE@ *kept, int32_t n, int32_t word) {
     return low < n && (int32_t)kept[low] == word ? low : -1;
 }
 """
-HELPERS = {
+HELPERS = SHARED | {
     "find_row": filled(FIND, NAME="find_row", TYPE="uint16_t"),
     "find_wide_row": filled(FIND, NAME="find_wide_row", TYPE="int32_t"),
     "run_layer": """\
@@ -64,22 +64,6 @@ static void leave(int32_t size, int32_t n, int32_t width, const int32_t *which, 
     }
 }
 """,
-    "pick": """\
-/* The n channels that are read, of every vector. */
-static void pick(int32_t rows, int32_t n, const int32_t *which, const float *x, int32_t width, float *y) {
-    for (int32_t i = 0; i < rows; i++)
-        for (int32_t j = 0; j < n; j++) y[i * n + j] = x[i * width + which[j]];
-}
-""",
-    "widen": """\
-/* n channels go to their places among all; the others are zero. */
-static void widen(int32_t rows, int32_t n, const int32_t *places, const float *x, int32_t width, float *y) {
-    for (int32_t i = 0; i < rows; i++) {
-        for (int32_t j = 0; j < width; j++) y[i * width + j] = 0;
-        for (int32_t j = 0; j < n; j++) y[i * width + places[j]] = x[i * n + j];
-    }
-}
-""",
     "first_largest": """\
 /* The first of the largest. */
 static int32_t first_largest(int32_t n, const float *x) {
@@ -98,18 +82,6 @@ static void softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
             for (int32_t j = 1; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
             for (int32_t j = 0; j < n; j++) sum += x[j * inner] = expf(x[j * inner] - top);
             for (int32_t j = 0; j < n; j++) x[j * inner] /= sum;
-        }
-}
-""",
-    "log_softmax": """\
-/* y - log sum exp(y) along the middle one of three axes, in place. */
-static void log_softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
-    for (int32_t o = 0; o < outer; o++)
-        for (int32_t i = 0; i < inner; i++) {
-            float *x = y + o * n * inner + i, top = x[0], sum = 0;
-            for (int32_t j = 1; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
-            for (int32_t j = 0; j < n; j++) sum += expf(x[j * inner] - top);
-            for (int32_t j = 0; j < n; j++) x[j * inner] -= top + logf(sum);
         }
 }
 """,

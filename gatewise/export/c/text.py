@@ -59,7 +59,7 @@ def source(p: Program) -> str:
         MATH="#include <math.h>\n" if "log_softmax" in p.helpers or p.lowest[1] else "",
         INCLUDES="".join(f'#include "{file}"\n' for file in sorted(p.includes)),
         CONSTANTS=constants,
-        HELPERS="".join(text for name, text in HELPERS.items() if name in p.helpers),
+        HELPERS="".join(text + "\n" for name, text in HELPERS.items() if name in p.helpers),
         ROW_OF=filled(p.row_of, GIVEN="const unsigned char *weights, " if loaded else ""),
         GIVEN="" if by_word else "const float *x, ",
         POINTERS=pointers,
@@ -129,50 +129,13 @@ def renamed(text: str, name: str) -> str:
 
 
 # No name here may end as the model's own do, _reset _step _run _load _state: the user chooses how those begin.
-HELPERS = {
-    "run_layer": """\
-static void run_layer(const gw_layer *layer, int32_t steps, int32_t reverse, const float *x, ptrdiff_t width,
-                      const int32_t *rows, float *s, float *c, float *y, ptrdiff_t out_width, float *scratch) {
-    const gw_batch batch = {.steps = steps, .size = 1, .reverse = reverse};
-    const gw_const_steps in = {x, width, width};
-    const gw_words words = {rows, 1, 1};
-    const gw_steps out = {y, out_width, out_width};
-    gw_layer_run(layer, &batch, &in, rows ? &words : NULL, s, c, &out, scratch);
-}
-
-""",
-    "last_h": """\
-/* h = s * scale of n neurons. */
-static void last_h(int32_t n, const float *s, const float *scale, float *y) {
-    for (int32_t j = 0; j < n; j++) y[j] = scale ? s[j] * scale[j] : s[j];
-}
-
-""",
+SHARED = {  # with programs that are no chain
     "pick": """\
 /* The n channels that are read, of every vector. */
 static void pick(int32_t steps, int32_t n, const int32_t *which, const float *x, int32_t width, float *y) {
     for (int32_t t = 0; t < steps; t++)
         for (int32_t j = 0; j < n; j++) y[t * n + j] = x[t * width + which[j]];
 }
-
-""",
-    "relu": """\
-static void relu(size_t n, const float *x, float *y) {
-    for (size_t j = 0; j < n; j++) y[j] = x[j] < 0 ? 0 : x[j];
-}
-
-""",
-    "log_softmax": """\
-static void log_softmax(int32_t steps, int32_t n, float *y) {
-    for (; steps > 0; steps--, y += n) {
-        float top = y[0], sum = 0;
-        for (int32_t j = 1; j < n; j++) top = y[j] > top ? y[j] : top;
-        for (int32_t j = 0; j < n; j++) sum += expf(y[j] - top);
-        top += logf(sum);
-        for (int32_t j = 0; j < n; j++) y[j] -= top;
-    }
-}
-
 """,
     "widen": """\
 /* n channels go to their places among all; the others are `rest`. */
@@ -183,7 +146,41 @@ static void widen(int32_t steps, int32_t n, const int32_t *places, const float *
         for (int32_t j = 0; j < n; j++) y[t * width + places[j]] = x[t * n + j];
     }
 }
-
+""",
+    "log_softmax": """\
+/* y - log sum exp(y) along the middle one of three axes, in place. */
+static void log_softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
+    for (int32_t o = 0; o < outer; o++)
+        for (int32_t i = 0; i < inner; i++) {
+            float *x = y + o * n * inner + i, top = x[0], sum = 0;
+            for (int32_t j = 1; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
+            for (int32_t j = 0; j < n; j++) sum += expf(x[j * inner] - top);
+            for (int32_t j = 0; j < n; j++) x[j * inner] -= top + logf(sum);
+        }
+}
+""",
+}
+HELPERS = SHARED | {
+    "run_layer": """\
+static void run_layer(const gw_layer *layer, int32_t steps, int32_t reverse, const float *x, ptrdiff_t width,
+                      const int32_t *rows, float *s, float *c, float *y, ptrdiff_t out_width, float *scratch) {
+    const gw_batch batch = {.steps = steps, .size = 1, .reverse = reverse};
+    const gw_const_steps in = {x, width, width};
+    const gw_words words = {rows, 1, 1};
+    const gw_steps out = {y, out_width, out_width};
+    gw_layer_run(layer, &batch, &in, rows ? &words : NULL, s, c, &out, scratch);
+}
+""",
+    "last_h": """\
+/* h = s * scale of n neurons. */
+static void last_h(int32_t n, const float *s, const float *scale, float *y) {
+    for (int32_t j = 0; j < n; j++) y[j] = scale ? s[j] * scale[j] : s[j];
+}
+""",
+    "relu": """\
+static void relu(size_t n, const float *x, float *y) {
+    for (size_t j = 0; j < n; j++) y[j] = x[j] < 0 ? 0 : x[j];
+}
 """,
 }
 
