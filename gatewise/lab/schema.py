@@ -290,15 +290,11 @@ class Recipe(Section):
         return self
 
 
+# Of each section the classes it may be of.
 SECTIONS: dict[str, tuple[type[Section], ...]] = {
-    "data": (Penn, OwnLanguage, Reviews, OwnTexts, Spellings, OwnSeries),
-    "model": (Model,),
-    "sparsify": (Dense, Lasso, Bayes),
-    "train": (Train,),
-    "budget": (Budget,),
-    "refit": (Refit,),
-    "teacher": (Teaching,),
-    "start": (Start,),
+    name: get_args(info.annotation) or (info.annotation,)
+    for name, info in Recipe.model_fields.items()
+    if name not in ("name", "title", "expect")
 }
 TAGS = {"data": "task", "sparsify": "method"}  # the key that says which of a section's classes it is
 KEYS: dict[str, FieldInfo] = {
@@ -315,22 +311,19 @@ WORDS: dict[str, dict[str, type[Section]]] = {
 }
 OWN_DATA = tuple(word for word, kind in WORDS["data"].items() if issubclass(kind, Own))
 PAPER_DATA = tuple(word for word in WORDS["data"] if word not in OWN_DATA)
+PLAIN = ("none", "group-lasso")  # frameworks whose weights are no distributions
+WORDS_IN = ("word-ptb", "words", "imdb", "agnews", "csv")  # tasks that embed words
+CLASSES_OUT = ("imdb", "agnews", "csv", "npz")
 # Who reads a key that not everyone reads: kinds of data, frameworks, or both.
 READERS: dict[str, dict[str, tuple[str, ...]]] = {
-    "train.clip_probabilities": {"data.task": ("imdb", "agnews", "csv", "npz")},
+    "train.clip_probabilities": {"data.task": CLASSES_OUT},
     "train.loss": {"data.task": ("word-ptb", "char-ptb", "words", "characters")},
-    "train.average": {"sparsify.method": ("none", "group-lasso")},
-    "train.weight_decay": {"sparsify.method": ("none", "group-lasso")},
-    "train.drop_recurrent": {"sparsify.method": ("none", "group-lasso")},
-    "train.drop_words": {
-        "data.task": ("word-ptb", "words", "imdb", "agnews", "csv"),
-        "sparsify.method": ("none", "group-lasso"),
-    },
+    **{f"train.{key}": {"sparsify.method": PLAIN} for key in ("average", "weight_decay", "drop_recurrent")},
+    "train.drop_words": {"data.task": WORDS_IN, "sparsify.method": PLAIN},
     "train.shrink_every": {"sparsify.method": ("group-lasso", "variational")},
-    "model.embedding": {"data.task": ("word-ptb", "words", "imdb", "agnews", "csv", "g2p")},
-    "model.dropout": {"data.task": ("word-ptb", "words", "imdb", "agnews", "csv", "npz", "g2p")},
-    "refit.dropout": {"data.task": ("word-ptb", "words", "imdb", "agnews", "csv", "npz", "g2p")},
-    "model.gates": {"data.task": ("imdb", "agnews", "csv", "npz", "g2p")},
+    "model.embedding": {"data.task": (*WORDS_IN, "g2p")},
+    **{f"{part}.dropout": {"data.task": (*WORDS_IN, "npz", "g2p")} for part in ("model", "refit")},
+    "model.gates": {"data.task": (*CLASSES_OUT, "g2p")},
     **{f"model.{key}": {"data.task": ("g2p",)} for key in ("bidirectional", "backwards", "attention")},
     **{
         f"{section}.{key}": {f"{section}.{TAGS[section]}": words}
@@ -380,17 +373,14 @@ def sentence(type: str, loc: tuple[int | str, ...], msg: str, input: Any, ctx: A
     tag = f"{section}.{TAGS.get(section)}"
     word = rest.pop(0) if section in TAGS and rest else ""
     key = ".".join([section, *rest[:1]])
+    if type == "extra_forbidden" and key in KEYS:
+        return does_nothing(key, input, {tag: word})
     if type == "extra_forbidden":
-        known = [*KEYS, *Recipe.model_fields]
-        return (
-            does_nothing(key, input, {tag: word})
-            if key in KEYS
-            else f"no key {key!r}{suggestion(key, known)}"
-        )
-    if type == "missing" or type == "union_tag_not_found":
-        return (
-            f"{key if rest else tag} is missing." if key not in READERS else f"{tag} = {word!r} needs {key}."
-        )
+        return f"no key {key!r}{suggestion(key, [*KEYS, *Recipe.model_fields])}"
+    if type == "missing" and key in READERS:
+        return f"{tag} = {word!r} needs {key}."
+    if type in ("missing", "union_tag_not_found"):
+        return f"{tag if type != 'missing' else key if rest else f'[{section}]'} is missing."
     if type == "union_tag_invalid":
         return f"{tag} = {ctx['tag']!r} is not one of {ctx['expected_tags']}."
     if not rest and section in (*SECTIONS, "expect"):

@@ -154,6 +154,13 @@ def test_warm_up_multiplies_the_schedule() -> None:
         ({"model": {"hiden": 3}}, r"no key 'model.hiden'; did you mean 'model.hidden'"),
         ({"modle": {}}, "no key 'modle'; did you mean 'model"),
         ({"train": {"epochs": 2}}, "train.lr is missing"),
+        ({"data": {"batch": 2}}, "data.task is missing"),
+        (
+            {"data": {"task": "wordptb", "batch": 2}},
+            "data.task = 'wordptb' is not one of 'word-ptb', 'char-ptb'",
+        ),
+        ({"sparsify": {"levels": "W"}}, "sparsify.method is missing"),
+        ({"title": 3}, "title = 3 should be a valid string"),
         ({"train": {"epochs": "2", "lr": 1}}, "train.epochs = '2' should be a valid integer"),
         ({"train": {"epochs": True, "lr": 1}}, "train.epochs = True should be a valid integer"),
         ({"train": {"epochs": 0, "lr": 1}}, "train.epochs = 0 should be greater than 0"),
@@ -176,6 +183,11 @@ def test_mistakes_are_named(changed: dict[str, object], said: str) -> None:
     """A key nobody reads would be a setting that was never made."""
     with pytest.raises(RecipeError, match=said):
         parse({**BASE, **changed})
+
+
+def test_a_section_that_must_be_there_is_named() -> None:
+    with pytest.raises(RecipeError, match=r"^\[train\] is missing\.$"):
+        parse({key: section for key, section in BASE.items() if key != "train"})
 
 
 @pytest.mark.parametrize(
