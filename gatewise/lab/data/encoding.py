@@ -20,13 +20,13 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError, with_config
 
 from gatewise.export import attached
-from gatewise.export.saved.schema import Optional, flag, listed, number, one_of, record, text, whole
 from gatewise.lab.data.classification import FIRST_WORD, TextData, TextRules, ids_of, text_row
 from gatewise.lab.data.language import LanguageData, Vocabulary, unix_lines, words_of
 from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData, pronounced, spelled
@@ -51,6 +51,7 @@ Corpus = LanguageData | TextData | SeriesData | WordData
 Kind = Literal["words", "characters", "texts", "numbers", "spellings"]
 
 
+@with_config(extra="forbid", strict=True, allow_inf_nan=False)
 @dataclass(frozen=True)
 class Encoding:
     """`encode` makes the input of one sequence, `decode` says what the output for it means."""
@@ -58,7 +59,7 @@ class Encoding:
     kind: Kind
     symbols: tuple[str, ...] = ()
     rare: tuple[str, ...] = ()
-    max_len: int = 0
+    max_len: NonNegativeInt = 0
     lower: bool = False
     classes: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()  # (I,)
@@ -130,6 +131,9 @@ class Encoding:
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in ((), 0)}
 
 
+ENCODED = TypeAdapter(Encoding)
+
+
 def encoding_of(corpus: Corpus) -> Encoding:
     """The encoding that a corpus was read with."""
     if isinstance(corpus, LanguageData):
@@ -169,8 +173,8 @@ def copy_encoding(model: Path, target: Path) -> list[Path]:
 
 def is_encoding(path: Path) -> bool:
     try:
-        ENCODED("it", json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        ENCODED.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
         return False
     return True
 
@@ -182,20 +186,8 @@ def load_encoding(path: str | Path) -> Encoding | None:
     if content is None:
         return None
     try:
-        fields: dict[str, Any] = ENCODED("it", json.loads(content))
-        given = {key: value for key, value in fields.items() if value is not None}
-        return Encoding(
-            **given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        )
-    except (ValueError, TypeError, RecursionError) as error:
-        raise RunError(f"{model}: its {ENCODING} is not the encoding of a model ({error}).") from error
-
-
-WORDS, NUMBERS = listed(text), listed(number())
-ENCODED = record(
-    kind=one_of(*get_args(Kind)),
-    **dict.fromkeys(("symbols", "rare", "classes"), Optional(WORDS, None)),
-    **dict.fromkeys(("mean", "scale"), Optional(NUMBERS, None)),
-    **dict.fromkeys(("lower", "next_step"), Optional(flag, None)),
-    max_len=Optional(whole(), None),
-)
+        return ENCODED.validate_json(content)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        said = f"{'.'.join(map(str, wrong['loc'][:1]))}: {wrong['msg']}"
+        raise RunError(f"{model}: its {ENCODING} is not the encoding of a model ({said}).") from error
