@@ -62,44 +62,54 @@ def of_a_chain(case: Chain, lengths: Tensor | None = None) -> Drawn:
 
 
 def drawn() -> st.SearchStrategy[Drawn]:
-    """Every shape that compress() keeps exact; chains, which all forms take; chains of packed sequences; chains whose
-    answer is inside something."""
+    """Every shape that compress() keeps exact; chains, which all forms take; chains of packed sequences; chains of
+    which forward() asks what their layer is, and whose answer is inside something."""
     return st.one_of(
         sparse_networks(state=False, unbatched=False).map(of_any_shape),
         chains().map(of_a_chain),
         st.builds(of_a_chain, packed_chains(), three_lengths),
-        st.builds(wrapped, chains().map(of_a_chain), st.sampled_from(sorted(CONTAINERS))),
+        st.builds(
+            wrapped,
+            chains().map(of_a_chain),
+            st.sampled_from(sorted(CONTAINERS)),
+            st.sampled_from(sorted(IDIOMS)),
+        ),
     )
 
 
-class Wrapped(nn.Module):
-    """A network whose answer is inside a container or an object."""
+# What forward() makes of its layer, whatever form that has.
+IDIOMS: dict[str, Callable[[Any], float]] = {
+    "nothing": lambda rnn: 1.0,
+    "isinstance": lambda rnn: 2.0 if isinstance(rnn, nn.LSTM) else 0.5,
+    "hasattr": lambda rnn: (
+        2.0 if hasattr(rnn, "flatten_parameters") and hasattr(rnn, "weight_ih_l0") else 0.5
+    ),
+    "sizes": lambda rnn: rnn.hidden_size / rnn.input_size * (1 + rnn.bidirectional) / rnn.num_layers,
+    "shape of a weight": lambda rnn: rnn.weight_hh_l0.shape[0] / rnn.weight_ih_l0.shape[1],
+}
 
-    def __init__(self, inner: nn.Module, way: Way) -> None:
+
+class Wrapped(nn.Module):
+    """A network that asks what its layer is, and whose answer is inside a container or an object."""
+
+    def __init__(self, inner: nn.Module, way: Way, idiom: str) -> None:
         super().__init__()
-        self.inner, self.way = inner, way
+        self.inner, self.way, self.idiom = inner, way, idiom
 
     def forward(self, x: Tensor) -> Any:
-        return self.way.wrap(first(self.inner(x)))
+        return self.way.wrap(first(self.inner(x)) * IDIOMS[self.idiom](self.inner.rnn))
 
 
-class WrappedOfTwo(Wrapped):
-    def forward(self, x: Tensor, lengths: Tensor) -> Any:  # type: ignore[override]
-        return self.way.wrap(first(self.inner(x, lengths)))
+def wrapped(case: Drawn, container: str, idiom: str) -> Drawn:
+    """The same network, times what it asks, with its answer in a container."""
+    way = CONTAINERS[container]
 
+    def around(inner: nn.Module | None) -> nn.Module:
+        assert inner is not None
+        return Wrapped(inner, way, idiom).eval()
 
-def wrapped(case: Drawn, container: str) -> Drawn:
-    """The same network, with its answer in a container."""
-    if len(case.inputs) > 2:
-        return case
-    way, kind = CONTAINERS[container], (Wrapped, WrappedOfTwo)[len(case.inputs) - 1]
-
-    def fresh() -> nn.Module | None:
-        inner = case.fresh()
-        return None if inner is None else kind(inner, way)
-
-    model = kind(case.model, way).eval()
-    return Drawn(model, case.inputs, case.lengths, fresh, (container, case.source), way.unwrap)
+    source = (container, idiom, case.source)
+    return Drawn(around(case.model), case.inputs, None, lambda: around(case.fresh()), source, way.unwrap)
 
 
 # The forms: each makes one, or raises what it cannot take, and then answers.
