@@ -99,8 +99,11 @@ def test_only_folders_are_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileExistsError, match="pipe is no folder"):
         gw.export.to_c(nn.LSTM(3, 2), tmp_path / "pipe")
-    with pytest.raises(gw.export.CheckpointError, match="pipe: is no directory"):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(gw.export.CheckpointError, match=r"pipe\.safetensors: was not written by gatewise"):
         gw.save(nn.LSTM(3, 2), tmp_path / "pipe")
+    with pytest.raises(gw.export.CheckpointError, match="is a link, a pipe or a device"):
+        gw.save(nn.LSTM(3, 2), tmp_path / "pipe", overwrite=True)
 
 
 def test_a_rename_that_fails_brings_the_old_export_back(
