@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recurrence_share import recurrence_share, timed
 
 from gatewise.lab import provenance, recipe
 from gatewise.lab.data.batches import Examples
@@ -29,8 +30,8 @@ from gatewise.lab.data.classification import TextData
 from gatewise.lab.data.language import LanguageData, Vocabulary
 from gatewise.lab.schema import Dense, Recipe
 from gatewise.lab.training.assembly import Assembly, assemble
-from gatewise.lab.training.graph import WARM_UP, use_tf32
-from gatewise.lab.training.recurrence_share import recurrence_share, timed
+from gatewise.lab.training.graph import WARM_UP
+from gatewise.lab.training.machine import use_tf32
 
 STREAMS = {"word-ptb": (10_000, (929_589, 73_760, 82_430)), "char-ptb": (50, (5_017_482, 393_042, 442_423))}
 TEXTS = {"imdb": (2, 200, 230, (21_250, 3_750, 25_000)), "agnews": (4, 100, 40, (113_999, 6_000, 7_599))}

@@ -5,11 +5,12 @@ paper does not state. `lambda`: the strength of pruning W+N, which the paper say
 `small-wgn`: clipping and starting values of pruning W+G+N, which are Wen's and not the paper's, the two best with
 three seeds. `start`: how the large word model gets through its first updates, four epochs each. `large-wgn`,
 `large-wn`: the same to the end, and lambda. `imdb-vectors`, `agnews-vectors`: what pretrained vectors are worth to
-the dense network, those that are predicted included; `agnews-rows`: what half of the training rows are to it, and to
-one of 64 neurons. `word-updates`, `imdb-updates`: subgradient and proximal updates, SGD and Adam, each to the same
-budget and then refitted. `word-budgets`: five budgets of gates, the second with three seeds. `word-controls`: small
-dense networks with our penalty and without a cut, or with weight decay, the best of each width with three seeds. A
-trial differs from its recipe in the keys that its name lists and is otherwise trained in full.
+the dense network, those that `word_vectors.py --fill-from` predicts included; `agnews-rows`: what half of the
+training rows are to it, and to one of 64 neurons. `word-updates`, `imdb-updates`: subgradient and proximal updates,
+SGD and Adam, each to the same budget and then refitted. `word-budgets`: five budgets of gates, the second with three
+seeds. `word-controls`: small dense networks with our penalty and without a cut, or with weight decay, the best of
+each width with three seeds. A trial differs from its recipe in the keys that its name lists and is otherwise trained
+in full.
 Trials are ordered by validation quality; test numbers are stored and not looked at.
 What differs by less than a seed does (1 in perplexity) counts as equal; then fewer live gates decide. Trials that
 are done already are taken from their folders.
@@ -135,8 +136,8 @@ TRIALS = {
         "group=0.003 l1=0.0000115 clip=10 warm_up=600 shrink_every=2 budget.neurons=712 budget.begin=0.1 "
         "budget.end=0.33",
     ],
-    "imdb-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
-    "agnews-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec fill_from=glove"],
+    "imdb-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec-filled.npz"],
+    "agnews-vectors": ["vectors=word2vec", "vectors=none", "vectors=word2vec-filled.npz"],
     # What is not validation trains: all rows but the usual twentieth, and half as many.
     "agnews-rows": [
         *(f"hidden=64 epochs=5 valid_fraction={part}" for part in (0.05, 0.525)),

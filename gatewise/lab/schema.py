@@ -64,18 +64,8 @@ class Texts(Data):
     valid_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_len: Count | None = None  # words of a text that are read
     lower: bool = False
-    vectors: Literal["none", "word2vec", "glove"] = "none"  # start of the embedding
-    fill_from: Literal["none", "word2vec", "glove"] = "none"  # vectors that predict those of words without
+    vectors: str = "none"  # start of the embedding: "word2vec", "glove", or an .npz of your own
     lower_fallback: bool = True  # a cased word without a vector takes that of its lower-case form
-
-    @model_validator(mode="after")
-    def two_kinds(self) -> Self:
-        if self.fill_from != "none" and self.vectors in ("none", self.fill_from):
-            raise RecipeError(
-                f"data.fill_from = {self.fill_from!r} with data.vectors = {self.vectors!r}: it predicts vectors of "
-                "one kind from those of another. Name two kinds, or leave it out."
-            )
-        return self
 
 
 class Reviews(Texts):

@@ -10,6 +10,5 @@ series          npz_series: numbers instead of symbols
 batches         which rows make up which batch
 encoding        what the inputs and outputs of a trained model mean: load_encoding(folder).encode(text)
 vectors         pretrained rows for an embedding
-filling         vectors that a file lacks, predicted from those of another
 corpus          load_data(recipe): all of these by name
 """

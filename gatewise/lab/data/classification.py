@@ -214,12 +214,11 @@ def ag_news(
     keeps it. Where there is no official train.csv but a train_subset.csv.xz, that is taken, all its rows, and `note`
     says so.
     """
-    official, part = (find(f"agnews.{kind}", data_dir) for kind in ("train", "subset"))
+    files = ("ag_news_csv/train.csv", "ag_news_csv/train_subset.csv.xz")
+    official, part = (find(file, data_dir) for file in files)
     subset = official is None and part is not None
-    train = ag_news_rows(
-        obtain("agnews.subset" if subset else "agnews.train", data_dir), lose_first_row and not subset
-    )
-    test = ag_news_rows(obtain("agnews.test", data_dir), lose_first_row)
+    train = ag_news_rows(obtain(files[subset], data_dir), lose_first_row and not subset)
+    test = ag_news_rows(obtain("ag_news_csv/test.csv", data_dir), lose_first_row)
     words, list_note = chosen_words("agnews", vocabulary, data_dir)
     notes = [subset_note(len(train.texts)) if subset else "", list_note]
     return prepare(train, test, rules or AG_NEWS_RULES, AG_NEWS_CLASSES, words, notes)
@@ -297,11 +296,10 @@ def authors_words(
 ) -> tuple[list[str], str]:
     """The authors' word list, most frequent first and </s> last, and a note if it is not the published one."""
     try:
-        found = obtain(f"{task}.words", data_dir)
+        found = obtain(f"vocab/{task}_words.txt", data_dir)
     except DataError as error:
         raise DataError(
             f"{error} Or count the words in the training texts: --set data.vocabulary=train."
         ) from error
-    content = found.read()
-    words = content.decode("utf-8").split()
-    return (words if words[-1:] == [END] else [*words, END]), found.deviation(content)
+    words = found.read().decode("utf-8").split()
+    return (words if words[-1:] == [END] else [*words, END]), found.deviation()

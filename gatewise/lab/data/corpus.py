@@ -27,7 +27,7 @@ from gatewise.lab.data.language import LanguageData, Level, Vocabulary, char_ptb
 from gatewise.lab.data.pronunciation import LETTERS, PHONEMES, WordData, cmudict
 from gatewise.lab.data.series import SeriesData, npz_series
 from gatewise.lab.data.sources import DataError
-from gatewise.lab.data.vectors import Coverage, find_vectors, longest, pretrained_rows
+from gatewise.lab.data.vectors import Coverage, find_vectors, pretrained_rows
 from gatewise.lab.provenance import digest_of
 from gatewise.lab.schema import (
     PAPER_DATA,
@@ -188,18 +188,6 @@ def pretrained(recipe: Recipe, corpus: Corpus, data_dir: str | Path | None) -> t
     if not isinstance(data, Texts) or data.vectors == "none" or recipe.start.run is not None:
         return None, Coverage()
     assert isinstance(corpus, TextData)
-    found = find_vectors(data.vectors, recipe.model.embedding, data_dir)
-    filled = None
-    if (other := data.fill_from) != "none":
-        length = longest(other, data_dir)
-        filled = find_vectors(other, length, data_dir).path, length
-    rows, coverage = pretrained_rows(
-        found.path,
-        corpus.words,
-        recipe.model.embedding,
-        epoch_generator(recipe.train.seed, 0),
-        FIRST_WORD,
-        data.lower_fallback,
-        filled,
-    )
-    return rows, replace(coverage, note="; ".join(filter(None, (found.deviation(), coverage.note))))
+    path, note = find_vectors(data.vectors, data_dir)
+    draw, width = epoch_generator(recipe.train.seed, 0), recipe.model.embedding
+    return pretrained_rows(path, corpus.words, width, draw, FIRST_WORD, data.lower_fallback, note)

@@ -129,10 +129,9 @@ def word_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None =
     """Penn Treebank, Mikolov's words: 929,589 / 73,760 / 82,430 tokens, 10,000 words."""
     texts, notes = [], []
     for split in SPLITS:
-        found = obtain(f"ptb.{split}", data_dir)
-        content = found.read()
-        texts.append(_decode(content, found.path))
-        notes.append(found.deviation(content))
+        found = obtain(f"ptb/ptb.{split}.txt", data_dir)
+        texts.append(_decode(found.read(), found.path))
+        notes.append(found.deviation())
     return from_texts(texts[0], texts[1], texts[2], "word", None, _join(notes), vocabulary)
 
 
@@ -145,12 +144,11 @@ def char_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None =
     """
     texts, notes = [], []
     for split in SPLITS:
-        spelled = find(f"ptb.char.{split}", data_dir) is not None
-        found = obtain(f"ptb.char.{split}" if spelled else f"ptb.{split}", data_dir)
-        content = found.read()
-        text = _decode(content, found.path)
+        spelled = find(f"ptb/ptb.char.{split}.txt", data_dir) is not None
+        found = obtain(f"ptb/ptb.char.{split}.txt" if spelled else f"ptb/ptb.{split}.txt", data_dir)
+        text = _decode(found.read(), found.path)
         texts.append(text[::2] if spelled else spell(text))
-        notes.append(found.deviation(content))
+        notes.append(found.deviation())
     return from_texts(texts[0], texts[1], texts[2], "char", None, _join(notes), vocabulary)
 
 

@@ -59,9 +59,8 @@ class WordData:
 
 def cmudict(data_dir: str | Path | None = None, max_len: int | None = None) -> WordData:
     """The dictionary in its three parts; words above `max_len` letters or 20 phonemes are left out, and noted."""
-    found, limit = obtain("cmudict", data_dir), max_len or MAX_LETTERS
-    content = found.read()
-    words = read_dictionary(content, found.path)
+    found, limit = obtain("cmudict/cmudict.dict", data_dir), max_len or MAX_LETTERS
+    words = read_dictionary(found.read(), found.path)
     fitting = {
         word: sounds
         for word, sounds in words.items()
@@ -78,7 +77,7 @@ def cmudict(data_dir: str | Path | None = None, max_len: int | None = None) -> W
             )
     left_out = len(words) - len(fitting)
     said = f"left out: {left_out:,} of {len(words):,} words, above {limit} letters or {MAX_PHONEMES} phonemes"
-    notes = [found.deviation(content), said if left_out else ""]
+    notes = [found.deviation(), said if left_out else ""]
     return WordData(
         pairs(parts["train"], limit),
         questions(parts["valid"], limit),

@@ -43,7 +43,7 @@ class Texts:
 
 def imdb_reviews(data_dir: str | Path | None = None) -> tuple[Texts, Texts]:
     """Train and test reviews: positive ones (class 1), then negative ones (0), each by the number in its name."""
-    train, test = find("imdb.train", data_dir), find("imdb.test", data_dir)
+    train, test = (find(f"imdb/{split}.csv.xz", data_dir) for split in ("train", "test"))
     if train is not None and test is not None:
         return _review_table(train), _review_table(test)
     folder, _ = data_folder(data_dir)
@@ -51,21 +51,20 @@ def imdb_reviews(data_dir: str | Path | None = None) -> tuple[Texts, Texts]:
         if unpacked.is_dir():
             files = ((path.as_posix(), path.read_bytes()) for path in unpacked.glob("*/*/*.txt"))
             return _reviews_by_split(files, str(unpacked), "")
-    archive = obtain("imdb.archive", data_dir)
+    archive = obtain("imdb/aclImdb_v1.tar.gz", data_dir)
     return _reviews_by_split(_members(archive.path), str(archive.path), archive.deviation())
 
 
 def ag_news_rows(found: Found, lose_first_row: bool) -> Texts:
     """News texts with classes 0 to 3; `lose_first_row` reads the file as if it had a header."""
-    content = found.read()
-    rows = _csv_rows(_unpack(content, found.published.name), found.path)[int(lose_first_row) :]
+    rows = _csv_rows(_unpack(found.read(), found.name), found.path)[int(lose_first_row) :]
     for number, row in enumerate(rows, start=1 + int(lose_first_row)):
         if len(row) < 2 or row[0] not in ("1", "2", "3", "4"):
             raise DataError(
                 f"{found.path}: row {number} is not `class 1 to 4, title, description`: {row[:2]}."
             )
     texts = [" ".join(row[1:]) for row in rows]
-    return Texts(texts, [int(row[0]) - 1 for row in rows], found.deviation(content))
+    return Texts(texts, [int(row[0]) - 1 for row in rows], found.deviation())
 
 
 def subset_note(n_rows: int) -> str:
@@ -120,14 +119,13 @@ def read_csv(path: str | Path, text: Sequence[Column], label: Column) -> tuple[l
 
 
 def _review_table(found: Found) -> Texts:
-    content = found.read()
-    header, *rows = _csv_rows(_unpack(content, found.published.name), found.path) or [[]]
+    header, *rows = _csv_rows(_unpack(found.read(), found.name), found.path) or [[]]
     missing = {"id", "label", "text"} - set(header)
     if missing:
         raise DataError(f"{found.path}: no column {sorted(missing)[0]!r}; it needs id, label and text.")
     number, label, text = (header.index(name) for name in ("id", "label", "text"))
     reviews = [(int(row[label]), int(row[number]), row[text]) for row in rows]
-    return _in_order(reviews, str(found.path), found.deviation(content))
+    return _in_order(reviews, str(found.path), found.deviation())
 
 
 _REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")

@@ -2,7 +2,7 @@
 
 assembly                              what an update needs: feeds, model, sparsifier, objective
 feeds  objectives  step  schedule     one update: batches by number, the loss, the step, its learning rate
-graph  recurrence_share               captured on a GPU; how much of it the recurrence takes
+graph                                 captured on a GPU
 pronouncing                           the loss and the errors of networks that pronounce words
 evaluation                            quality and counts of the network as it would be used
 parts  shrinking  trainer             what trains now, or after it; what is cut meanwhile; train(recipe): the loop

@@ -16,7 +16,6 @@ from gatewise.lab.card import card_of
 from gatewise.lab.data.encoding import ENCODING, content_of, encoding_of
 from gatewise.lab.files import GATES, MODEL, RunError, write_json, write_whole
 from gatewise.lab.training.evaluation import Evaluator
-from gatewise.lab.training.recurrence_share import recurrence_share
 from gatewise.report import Report, measure
 
 if TYPE_CHECKING:
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
 class Ending:
     quality: dict[str, float]
     report: Report
-    recurrence_share: float | None
     model_bytes: int
 
 
 def conclude(run: Run) -> Ending:
     """Evaluate, count, cut and save the network as it stands."""
     quality, report = run.qualities(), measure(run.model)
-    share = recurrence_share(run.model, run.feed, run.step, run.update, run.device)
     compact = compress(copy.deepcopy(run.model).eval())
     trained = quality[f"test_{run.quality}"]
     cut = Evaluator(compact, run.objective, run.test_feed, run.device, graph=False)()[run.quality]
@@ -53,7 +50,7 @@ def conclude(run: Run) -> Ending:
         raise RunError(f"{error} The run goes on with --resume.") from error
     if run.sparsifier is not None:
         write_json(folder / GATES, map_gates(run.model).to_dict(), indent=None)
-    return Ending(quality, report, share, saved.stored_bytes)
+    return Ending(quality, report, saved.stored_bytes)
 
 
 def write_card(run: Run, result: dict[str, Any], ending: Ending) -> None:
@@ -73,7 +70,6 @@ def result_of(run: Run, epoch: int, ending: Ending) -> dict[str, Any]:
         "seed": run.recipe.train.seed,
         "seconds": run.position.seconds,
         "peak_memory": provenance.peak_memory(run.device),
-        "recurrence_share": ending.recurrence_share,
         "graph": run.update.graph is not None,
         **({"ranks": run.ranks.size} if run.ranks.size > 1 else {}),
         "model_bytes": ending.model_bytes,

@@ -194,15 +194,6 @@ def test_the_subset_is_taken_whole_and_every_result_must_say_so(tmp_path: Path) 
     assert subset_note(69_659) == "trained on 58 % of the training rows (69,659 of 120,000)"
 
 
-def test_ag_news_is_read_from_its_archive(tmp_path: Path) -> None:
-    ag_news_folder(tmp_path / "loose", "train.csv")
-    (tmp_path / "packed").mkdir()
-    with tarfile.open(tmp_path / "packed" / "ag_news_csv.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / "loose" / "ag_news_csv", "ag_news_csv")
-    packed, loose = (ag_news(tmp_path / place, vocabulary="train") for place in ("packed", "loose"))
-    assert torch.equal(packed.train.inputs, loose.train.inputs)
-
-
 def test_a_row_that_is_not_ag_news_is_named(tmp_path: Path) -> None:
     folder = ag_news_folder(tmp_path, "train.csv")
     write_csv(folder / "ag_news_csv" / "train.csv", [["1", "a", "b"], ["1", "a", "b"], ["5", "a", "b"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,9 +131,12 @@ def test_damaged_character_files_of_the_cache_are_not_used(
 ) -> None:
     monkeypatch.delenv("GATEWISE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    nowhere = replace(sources.PUBLISHED["ptb.char.train"], url=(tmp_path / "none").as_uri())
-    monkeypatch.setitem(sources.PUBLISHED, "ptb.char.train", nowhere)
-    (tmp_path / "gatewise").mkdir()
-    (tmp_path / "gatewise" / "ptb.char.train.txt").write_text("a b ")
-    with pytest.raises(DataError, match=r"ptb\.char\.train\.txt in the download cache has the sum"):
+    cached = tmp_path / "gatewise" / "ptb" / "ptb.char.train.txt"
+    monkeypatch.setitem(
+        sources.registry(tmp_path / "gatewise").urls, f"ptb/{cached.name}", "http://127.0.0.1:9/none"
+    )
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
+    cached.parent.mkdir(parents=True)
+    cached.write_text("a b ")
+    with pytest.raises(DataError, match=r"ptb\.char\.train\.txt is damaged, and"):
         char_ptb()

@@ -35,12 +35,17 @@ def needs(corpus: str, present: bool) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not present, reason=reason)
 
 
-needs_ptb = needs("Penn Treebank", has("ptb.train", "ptb.valid", "ptb.test"))
-needs_imdb = needs("IMDb", has("imdb.words") and (has("imdb.train", "imdb.test") or has("imdb.archive")))
+needs_ptb = needs("Penn Treebank", has(*(f"ptb/ptb.{split}.txt" for split in ("train", "valid", "test"))))
+REVIEWS = has("imdb/train.csv.xz", "imdb/test.csv.xz") or has("imdb/aclImdb_v1.tar.gz")
+needs_imdb = needs("IMDb", has("vocab/imdb_words.txt") and REVIEWS)
+ALL_NEWS = has("ag_news_csv/train.csv")
 needs_ag_news = needs(
-    "AG News", has("agnews.test", "agnews.words") and (has("agnews.train") or has("agnews.subset"))
+    "AG News",
+    has("ag_news_csv/test.csv", "vocab/agnews_words.txt")
+    and (ALL_NEWS or has("ag_news_csv/train_subset.csv.xz")),
 )
-needs_vectors = needs("the word2vec subset", has("word2vec.subset"))
+WORD2VEC, GLOVE = vectors.FILES["word2vec"], vectors.FILES["glove"]
+needs_vectors = needs("the word2vec subset", has(WORD2VEC))
 
 
 @cache
@@ -81,7 +86,7 @@ def test_char_ptb(tmp_path: Path) -> None:
     assert (chunks.n_chunks, len(chunks), chunks.n_targets) == (50_173, 784, 4_967_127)
     assert [cuts.Chunks(part).n_chunks for part in (data.valid, data.test)] == [3_929, 4_423]
     for split in language.SPLITS:
-        (tmp_path / f"ptb.{split}.txt").write_bytes(sources.obtain(f"ptb.{split}", DATA).read())
+        (tmp_path / f"ptb.{split}.txt").write_bytes(sources.obtain(f"ptb/ptb.{split}.txt", DATA).read())
     spelled = language.char_ptb(tmp_path)
     assert torch.equal(spelled.train, data.train)
     assert torch.equal(spelled.test, data.test)
@@ -117,7 +122,7 @@ def test_imdb_words_counted_in_train_are_the_authors_list() -> None:
 @needs_vectors
 def test_imdb_vectors(imdb: classification.TextData) -> None:
     """Coverage as told in the description of the data: 64.1 % as written, 75.5 % with the fallback."""
-    found = sources.find("word2vec.subset", DATA)
+    found = sources.find(WORD2VEC, DATA)
     assert found is not None
     rows, coverage = vectors.pretrained_rows(found.path, imdb.words, 300, torch.Generator().manual_seed(0))
     assert (coverage.exact, coverage.found) == (12_815, 15_106)
@@ -128,22 +133,9 @@ def test_imdb_vectors(imdb: classification.TextData) -> None:
     assert 1.0 < float(rows.norm(dim=1).median()) < 4.0  # original lengths, not 1
 
 
-@needs_imdb
-@needs_vectors
-@needs("the GloVe subset", has("glove.6B.subset"))
-@pytest.mark.long
-def test_imdb_vectors_that_are_predicted(imdb: classification.TextData) -> None:
-    """Of the 4,894 words without a vector GloVe has 4,542, by their lower-case form; a guess is no copy."""
-    paths = [sources.obtain(name, DATA).path for name in ("word2vec.subset", "glove.6B.subset")]
-    draw = torch.Generator().manual_seed(0)
-    _, coverage = vectors.pretrained_rows(paths[0], imdb.words, 300, draw, fill_from=(paths[1], 100))
-    assert (coverage.exact, coverage.lower, len(coverage.predicted_words)) == (12_815, 2_291, 4_542)
-    assert "mean cosine of held-out words 0.62" in coverage.note
-
-
-@needs("the GloVe subset", has("glove.6B.subset"))
+@needs("the GloVe subset", has(GLOVE))
 def test_the_glove_subset_has_its_sum() -> None:
-    assert sources.obtain("glove.6B.subset", DATA).deviation() == ""
+    assert sources.obtain(GLOVE, DATA).deviation() == ""
 
 
 @needs_imdb
@@ -151,7 +143,7 @@ def test_the_glove_subset_has_its_sum() -> None:
 def test_vectors_that_are_all_zero_do_not_pass_for_the_published_ones(
     imdb: classification.TextData, tmp_path: Path
 ) -> None:
-    found = sources.obtain("word2vec.subset", DATA)
+    found = sources.obtain(WORD2VEC, DATA)
     with np.load(found.path) as arrays:
         content = dict(arrays)
     content["vectors"] = np.zeros_like(content["vectors"])
@@ -168,7 +160,7 @@ def test_ag_news() -> None:
     assert data.test.targets.bincount().tolist() == [1_900, 1_900, 1_899, 1_900]
     assert data.embedding_rows == 20_003
     assert data.train.inputs.shape[1] == 100
-    if has("agnews.train"):
+    if ALL_NEWS:
         assert (len(data.train), len(data.valid), data.note) == (113_999, 6_000, "")
         assert len(data.train.epoch(128).index) == 891
     else:

@@ -9,13 +9,10 @@ import torch
 from tiny_corpora import tiny
 from tiny_runs import cut_off, lines, numbers, options
 
-import gatewise as gw
 from gatewise.lab import recipe
 from gatewise.lab.finished.saved import evaluate_saved
-from gatewise.lab.models import WordLM
 from gatewise.lab.schema import Recipe, RecipeError
 from gatewise.lab.training import trainer
-from gatewise.lab.training.recurrence_share import only_stack
 from gatewise.lab.training.trainer import train
 
 # Tiny networks that lose gates and neurons epoch by epoch, but not all.
@@ -164,10 +161,3 @@ def test_on_a_gpu_a_smaller_network_is_captured_anew(folder: Path, tmp_path: Pat
         assert result["graph"] == graph
         ends.append(result["quality"]["test_ppl"])
     assert ends[0] == pytest.approx(ends[1], rel=1e-2)
-
-
-def test_the_share_of_a_recurrence_is_that_of_whole_layers() -> None:
-    """It is a remark in the result: a run that ends with a network that was cut has none, and ends well."""
-    model = WordLM(11, 4, 4, 2).eval()
-    assert only_stack(model) is model.rnn
-    assert only_stack(gw.compress(model)) is None
