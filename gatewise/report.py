@@ -180,7 +180,7 @@ def find_uncounted(model: nn.Module, masks: Masks) -> dict[str, str]:
 
 def count(masks: Masks, graph: ReaderGraph, structure: Structure) -> Counts:
     """Counts for one structure. A parameter used twice is stored once: what either use needs is kept."""
-    keep = {name: kept_units(layer) for name, layer in structure.layers.items()}
+    keep = {name: layer.units() for name, layer in structure.layers.items()}
     stored: dict[str, Tensor] = {}
     masked: dict[str, Tensor] = {}
     for name in masks.matrix:
@@ -234,14 +234,6 @@ def varying_gates(layer: RecurrentStructure, masks: Masks, name: str) -> int:
     return total
 
 
-def kept_units(layer: LayerStructure) -> Tensor:
-    if isinstance(layer, RecurrentStructure):
-        return layer.keep_neurons
-    if isinstance(layer, EmbeddingStructure):
-        return layer.keep_components
-    return layer.keep_outputs
-
-
 def kept_rows(matrix: str, masks: Masks, structure: Structure) -> tuple[Tensor, Tensor]:
     """Rows that are stored, and rows as the authors count them: of every gate of a kept neuron."""
     for name, own in masks.recurrent.items():
@@ -249,8 +241,7 @@ def kept_rows(matrix: str, masks: Masks, structure: Structure) -> tuple[Tensor, 
             layer = structure.layers[name]
             assert isinstance(layer, RecurrentStructure)
             return layer.keep_gates.flatten(), layer.keep_neurons.repeat(own.cell.n_gates)
-    layer = structure.layers[matrix.rpartition(".")[0]]
-    rows = layer.keep_words if isinstance(layer, EmbeddingStructure) else kept_units(layer)
+    rows, _ = structure.layers[matrix.rpartition(".")[0]].matrices()["weight"]
     return rows, rows
 
 

@@ -76,13 +76,7 @@ def shared_bytes(names: Iterable[str], masks: Masks, structure: Structure, int8:
     """One matrix of one or several Linear and Embedding layers: what any of them keeps."""
     kept = []
     for name in names:
-        layer, weight = structure.layers[name], masks.matrix[joined(name, "weight")]
-        if isinstance(layer, EmbeddingStructure):
-            rows, columns = layer.keep_words, layer.keep_components
-        else:
-            assert isinstance(layer, LinearStructure)
-            rows, columns = layer.keep_outputs, layer.keep_inputs
-        kept.append((weight, rows, columns))
+        kept.append((masks.matrix[joined(name, "weight")], *structure.layers[name].matrices()["weight"]))
     weight, rows, columns = (torch.stack(parts).any(0) for parts in zip(*kept))
     return matrix_bytes(weight[rows][:, columns], int8)
 

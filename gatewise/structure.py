@@ -22,6 +22,14 @@ class RecurrentStructure:
     keep_neurons: Tensor  # (H,) bool; False: nobody reads this neuron, or it is always zero
     keep_recurrent: Tensor  # (H,) bool; False: no live gate of this layer reads the neuron
 
+    def matrices(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Rows and columns that are kept of each."""
+        rows = self.keep_gates.flatten()
+        return {"weight_ih": (rows, self.keep_inputs), "weight_hh": (rows, self.keep_recurrent)}
+
+    def units(self) -> Tensor:
+        return self.keep_neurons
+
 
 @dataclass(frozen=True)
 class LinearStructure:
@@ -30,6 +38,12 @@ class LinearStructure:
     keep_inputs: Tensor  # (I,) bool; False: the input is removed, or its column is zero
     keep_outputs: Tensor  # (O,) bool; False: nobody reads this output
 
+    def matrices(self) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"weight": (self.keep_outputs, self.keep_inputs)}
+
+    def units(self) -> Tensor:
+        return self.keep_outputs
+
 
 @dataclass(frozen=True)
 class EmbeddingStructure:
@@ -37,6 +51,12 @@ class EmbeddingStructure:
 
     keep_words: Tensor  # (V,) bool; False: the word's vector is zero
     keep_components: Tensor  # (E,) bool; False: nobody reads this component, or it is zero for every word
+
+    def matrices(self) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"weight": (self.keep_words, self.keep_components)}
+
+    def units(self) -> Tensor:
+        return self.keep_components
 
 
 LayerStructure = RecurrentStructure | LinearStructure | EmbeddingStructure

@@ -9,6 +9,7 @@ from gatewise.budget.units import Kept, Layer, Units
 from gatewise.nn.lookup import cell_of
 from gatewise.sparsify import GroupLasso
 from gatewise.sparsify.dispatch import matrix_stats
+from gatewise.sparsify.held import Held
 
 
 class LassoHandle:
@@ -22,7 +23,7 @@ class LassoHandle:
 
     def __init__(self, sparsifier: GroupLasso, by_neuron: bool) -> None:
         self.sparsifier, self.model, self.readers = sparsifier, sparsifier.model, sparsifier.readers
-        self.held: list[Tensor] = []  # of every matrix, once the choice is final: 1 where a weight may be
+        self.held = Held()  # once the choice is final
         self.heard: Tensor | None = None  # (groups,) squared changes of the loss, added up over batches
         self.by_neuron, self.gated = by_neuron, sparsifier.levels == "W+G+N"
         self.every: list[Layer] = []  # in the order of their groups
@@ -38,11 +39,8 @@ class LassoHandle:
     def parameters(self) -> dict[str, Tensor]:
         return dict(zip(self.sparsifier.matrices, self.sparsifier.current()))
 
-    def matrices(self) -> list[Tensor]:
-        return [p.detach() for p in self.parameters().values()]
-
     def norms(self) -> tuple[Tensor, Tensor]:  # (all gates,), (all neurons,)
-        rows, columns, absolute = matrix_stats(self.matrices())
+        rows, columns, absolute = matrix_stats([p.detach() for p in self.parameters().values()])
         plan = self.sparsifier.plan.on(absolute.device, absolute.dtype)
         return self.parts(self.of_all(plan.summed(rows, columns).sqrt()))
 
@@ -148,25 +146,24 @@ class LassoHandle:
 
     def cut(self, kept: Kept) -> None:
         """Set the rows and columns of all groups to zero that do not stay, and hold them there."""
-        plan, matrices = self.sparsifier.plan, self.matrices()
+        plan, shapes = self.sparsifier.plan, self.sparsifier.shapes
         stays = self.whole(kept.gates, kept.neurons)
-        lines = torch.ones(sum(map(sum, (m.shape for m in matrices))) + 1, device=stays.device)
-        lines[plan.groups[~stays].flatten()] = 0
-        at = lines[:-1].split([size for m in matrices for size in m.shape])
-        self.held = [
-            (rows[:, None] * columns).to(m.dtype) for m, rows, columns in zip(matrices, at[::2], at[1::2])
-        ]
+        gone = torch.zeros(len(plan.members) + 1, dtype=torch.bool, device=stays.device)
+        gone[plan.groups[~stays].flatten()] = True
+        at = gone[:-1].split([size for shape in shapes.values() for size in shape])
+        self.held = Held(
+            {name: rows[:, None] | columns for name, rows, columns in zip(shapes, at[::2], at[1::2])}
+        )
         self.hold()
 
     def freeze(self) -> None:
         """What is zero now stays zero."""
-        self.held = [(m != 0).to(m.dtype) for m in self.matrices()]
+        self.held = Held({name: p.detach() == 0 for name, p in self.parameters().items()})
 
-    @torch.no_grad()
     def hold(self) -> None:
         """Between two looks: an optimizer like Adam moves a zero by as much as any other weight."""
         if self.held:
-            torch._foreach_mul_(self.matrices(), self.held)
+            self.held.apply(self.parameters().__getitem__)
 
     def weight_scores(self) -> dict[str, Tensor]:
         return {name: p.detach().abs() for name, p in self.parameters().items()}

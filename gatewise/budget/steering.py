@@ -20,6 +20,7 @@ from gatewise.sizes import stored_bytes
 from gatewise.sparsify import GroupLasso, Variational
 from gatewise.sparsify.checks import check_choice
 from gatewise.sparsify.fixed import Fixed
+from gatewise.sparsify.held import Held
 from gatewise.sparsify.refit import may_fill
 from gatewise.structure import reachable
 from gatewise.wording import by_reason
@@ -386,7 +387,7 @@ class Budget(Fixed):
         if isinstance(self.handle, LassoHandle):
             if self.handle.units.layers:
                 state["reference"] = self.handle.reference.clone()
-            state["held"] = [mask.bool() for mask in self.handle.held]
+            state["held"] = dict(self.handle.held)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -402,7 +403,7 @@ class Budget(Fixed):
             assert isinstance(self.handle, LassoHandle)
             self.handle.reference.copy_(state["reference"])
         if isinstance(self.handle, LassoHandle):
-            self.handle.held = [mask.to(m) for mask, m in zip(state["held"], self.handle.matrices())]
+            self.handle.held = Held(state["held"])
         for name, tensor in self.turned().items():
             tensor.copy_(state["turned"][name])
 

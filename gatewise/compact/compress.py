@@ -14,7 +14,7 @@ from gatewise.budget.asked import warn_unmet
 from gatewise.compact.compared import check_same_answer, copied
 from gatewise.compact.moved import layer_at
 from gatewise.compact.plain import CompactEmbedding, CompactLinear
-from gatewise.compact.plan import EmbeddingPlan, LayerPlan, LinearPlan, RecurrentPlan, make_plan
+from gatewise.compact.plan import LayerPlan, MatrixPlan, RecurrentPlan, make_plan
 from gatewise.compact.recurrent import OPTIONS, CompactCell, CompactLayer, CompactRecurrent
 from gatewise.masks import Masks, find_masks
 from gatewise.nn.assumptions import check_biases_add_up
@@ -93,12 +93,10 @@ class SharedParts:
         self.parts: dict[int, nn.Parameter] = {}
         self.held: list[Tensor] = []  # a computed weight must live on, or its id would be given again
 
-    def take(
-        self, parameter: Tensor, matrix: Tensor, rows: Tensor, columns: Tensor, trains: bool
-    ) -> nn.Parameter:
+    def take(self, parameter: Tensor, matrix: Tensor, plan: MatrixPlan, trains: bool) -> nn.Parameter:
         self.held.append(parameter)
         if id(parameter) not in self.parts:
-            part = matrix[rows.to(matrix.device)][:, columns.to(matrix.device)]
+            part = matrix[plan.rows.to(matrix.device)][:, plan.columns.to(matrix.device)]
             self.parts[id(parameter)] = nn.Parameter(part.clone(), trains)
         return self.parts[id(parameter)]
 
@@ -107,14 +105,13 @@ class SharedParts:
 def compact_module(
     name: str, old: nn.Module, plans: Mapping[str, LayerPlan], shared: SharedParts
 ) -> nn.Module:
+    plan = plans.get(name)
     if isinstance(old, nn.Linear):
-        plan = plans[name]
-        assert isinstance(plan, LinearPlan)
-        weight = shared.take(old.weight, matrix_of(old), plan.outputs, plan.inputs, trains(old))
+        assert isinstance(plan, MatrixPlan)
+        weight = shared.take(old.weight, matrix_of(old), plan, trains(old))
         return CompactLinear(old.in_features, old.out_features, plan, weight, kept_bias(old, plan))
     if isinstance(old, nn.Embedding):
-        plan = plans[name]
-        assert isinstance(plan, EmbeddingPlan)
+        assert isinstance(plan, MatrixPlan)
         matrix, scale = matrix_of(old), word_scale_of(old)
         if old.max_norm is not None:
             # nn.Embedding shortens a row when it is looked up; here all of them once, while they are whole.
@@ -122,18 +119,18 @@ def compact_module(
         if scale is not None:
             matrix = matrix * scale[:, None]
         key = old.weight if keeps_tie(old) else matrix
-        weight = shared.take(key, matrix, plan.words, plan.components, trains(old))
+        weight = shared.take(key, matrix, plan, trains(old))
         gradient = {"scale_grad_by_freq": old.scale_grad_by_freq, "sparse": old.sparse}
         sizes = old.num_embeddings, old.embedding_dim
         return CompactEmbedding(*sizes, plan, weight, old.padding_idx, **gradient)
     return compact_recurrent(name, old, plans)
 
 
-def kept_bias(old: nn.Linear, plan: LinearPlan) -> nn.Parameter | None:
+def kept_bias(old: nn.Linear, plan: MatrixPlan) -> nn.Parameter | None:
     bias = bias_of(old)
     if bias is None:
         return None
-    return nn.Parameter(bias[plan.outputs.to(bias.device)].clone(), trains(old, "bias"))
+    return nn.Parameter(bias[plan.rows.to(bias.device)].clone(), trains(old, "bias"))
 
 
 def trains(layer: nn.Module, name: str = "weight") -> bool:

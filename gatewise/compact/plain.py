@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gatewise.compact.plan import EmbeddingPlan, LinearPlan
+from gatewise.compact.plan import MatrixPlan
 from gatewise.compact.recurrent import pick, spread
 from gatewise.nn.forms import Form
 from gatewise.nn.lookup import Stored
@@ -24,14 +24,14 @@ class CompactLinear(Form, Unscriptable, nn.Linear):
         self,
         in_features: int,
         out_features: int,
-        plan: LinearPlan,
+        plan: MatrixPlan,
         weight: nn.Parameter,
         bias: nn.Parameter | None,
     ) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.weight = in_features, out_features, weight
-        self.register_buffer("inputs", plan.inputs.to(weight.device))
-        self.register_buffer("outputs", plan.outputs.to(weight.device))
+        self.register_buffer("inputs", plan.columns.to(weight.device))
+        self.register_buffer("outputs", plan.rows.to(weight.device))
         self.register_parameter("bias", bias)
 
     def extra_repr(self) -> str:
@@ -72,7 +72,7 @@ class CompactEmbedding(Form, Unscriptable, nn.Embedding):
         self,
         num_embeddings: int,
         embedding_dim: int,
-        plan: EmbeddingPlan,
+        plan: MatrixPlan,
         weight: nn.Parameter,
         padding_idx: int | None = None,
         scale_grad_by_freq: bool = False,
@@ -83,9 +83,9 @@ class CompactEmbedding(Form, Unscriptable, nn.Embedding):
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, None, 2.0
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         rows = torch.full((num_embeddings,), -1, dtype=torch.int64)
-        rows[plan.words] = torch.arange(len(plan.words))
+        rows[plan.rows] = torch.arange(len(plan.rows))
         self.register_buffer("rows", rows.to(weight.device))
-        self.register_buffer("components", plan.components.to(weight.device))
+        self.register_buffer("components", plan.columns.to(weight.device))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.weight.shape[0]} words x {self.weight.shape[1]}"

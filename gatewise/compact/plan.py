@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gatewise.structure import (
-    EmbeddingStructure,
-    LayerStructure,
-    LinearStructure,
-    RecurrentStructure,
-    Structure,
-)
+from gatewise.structure import RecurrentStructure, Structure
 
 
 @dataclass(frozen=True)
@@ -28,34 +23,24 @@ class RecurrentPlan:
     recurrent: Tensor  # (n_rec,) positions among the kept neurons that some live gate of this layer reads
 
 
-@dataclass(frozen=True)
-class LinearPlan:
-    inputs: Tensor  # (n_in,)
-    outputs: Tensor  # (n_out,)
+class MatrixPlan(NamedTuple):
+    """A Linear layer, or an embedding."""
+
+    rows: Tensor  # (R,) outputs, or words
+    columns: Tensor  # (C,) inputs, or components
 
 
-@dataclass(frozen=True)
-class EmbeddingPlan:
-    words: Tensor  # (V',)
-    components: Tensor  # (E',)
-
-
-LayerPlan = RecurrentPlan | LinearPlan | EmbeddingPlan
+LayerPlan = RecurrentPlan | MatrixPlan
 
 
 def make_plan(structure: Structure, tied: Mapping[str, tuple[str, ...]]) -> dict[str, LayerPlan]:
     """Index lists of every layer, by block. `tied` names, per layer, the layers that share its matrix."""
-    plans: dict[str, LayerPlan] = {}
-    for name, layer in structure.layers.items():
-        if isinstance(layer, RecurrentStructure):
-            plans[name] = plan_recurrent(layer)
-        elif isinstance(layer, LinearStructure):
-            plans[name] = LinearPlan(where(layer.keep_inputs), where(layer.keep_outputs))
-        else:
-            plans[name] = EmbeddingPlan(where(layer.keep_words), where(layer.keep_components))
-    for name, others in tied.items():
-        plans[name] = agree(name, others, structure)
-    return plans
+    return {
+        name: plan_recurrent(layer)
+        if isinstance(layer, RecurrentStructure)
+        else agree((name, *tied.get(name, ())), structure)
+        for name, layer in structure.layers.items()
+    }
 
 
 def plan_recurrent(layer: RecurrentStructure) -> RecurrentPlan:
@@ -68,21 +53,10 @@ def plan_recurrent(layer: RecurrentStructure) -> RecurrentPlan:
     return RecurrentPlan(where(layer.keep_inputs), neurons, rows, slots, where(layer.keep_recurrent[neurons]))
 
 
-def agree(name: str, others: tuple[str, ...], structure: Structure) -> LayerPlan:
+def agree(names: Iterable[str], structure: Structure) -> MatrixPlan:
     """Layers that share one matrix keep the same rows and columns: one goes only if all can do without it."""
-    kept = [rows_and_columns(structure.layers[one]) for one in (name, *others)]
-    rows, columns = (where(torch.stack(masks).any(0)) for masks in zip(*kept))
-    if isinstance(structure.layers[name], LinearStructure):
-        return LinearPlan(inputs=columns, outputs=rows)
-    return EmbeddingPlan(words=rows, components=columns)
-
-
-def rows_and_columns(layer: LayerStructure) -> tuple[Tensor, Tensor]:
-    """What is kept of the matrix of a Linear or an Embedding."""
-    if isinstance(layer, LinearStructure):
-        return layer.keep_outputs, layer.keep_inputs
-    assert isinstance(layer, EmbeddingStructure)
-    return layer.keep_words, layer.keep_components
+    kept = (structure.layers[name].matrices()["weight"] for name in names)
+    return MatrixPlan(*(where(torch.stack(masks).any(0)) for masks in zip(*kept)))
 
 
 def where(keep: Tensor) -> Tensor:

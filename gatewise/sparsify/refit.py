@@ -17,9 +17,10 @@ from gatewise.readers import Stated, find_readers
 from gatewise.readers.graph import find_blocks, joined
 from gatewise.sparsify.checks import check_choice, why_not_own
 from gatewise.sparsify.fixed import Fixed
+from gatewise.sparsify.held import Held
 from gatewise.sparsify.layers import is_variational
 from gatewise.sparsify.settled import settle
-from gatewise.structure import LinearStructure, RecurrentStructure, Structure, reachable
+from gatewise.structure import Structure, reachable
 from gatewise.wording import by_reason, counted
 
 HOLDS = ("weights", "structure")
@@ -72,7 +73,6 @@ class Refit(Fixed):
         if is_variational(model):
             settle(model)
         self.model, self.hold, self.readers = model, hold, readers
-        self.held: dict[str, Tensor] = {}  # by parameter: True is zero and stays it
         if structure is None:
             self.load_state_dict(state or {})
         else:
@@ -95,28 +95,19 @@ class Refit(Fixed):
             refit = me()
             if refit is None or name not in refit.held:
                 return grad
-            return grad.masked_fill(refit._held_on(name, grad.device), 0)
+            return grad.masked_fill(refit.held.on(name, grad.device), 0)
 
         unserializable_hook(without_held)  # without it torch.save would warn
         return without_held
-
-    def _held_on(self, name: str, device: torch.device) -> Tensor:
-        if self.held[name].device != device:  # once, after the model has moved
-            self.held[name] = self.held[name].to(device)
-        return self.held[name]
 
     def penalty(self) -> Tensor:
         """Zero, so that the loop of the sparsifiers need not be changed."""
         zero = next(self.model.parameters()).new_zeros(())
         return zero.requires_grad_(torch.is_grad_enabled())
 
-    @torch.no_grad()
     def step(self) -> None:
-        """w = 0 where it is held. Call it after the optimizer's step; a frozen matrix stays as it is."""
-        for name in self.held:
-            parameter = self.model.get_parameter(name)
-            if parameter.requires_grad:
-                parameter.masked_fill_(self._held_on(name, parameter.device), 0)
+        """w = 0 where it is held. Call it after the optimizer's step."""
+        self.held.apply(self.model.get_parameter)
 
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""
@@ -137,7 +128,7 @@ class Refit(Fixed):
                     f"{name}: {there}, what is held of it {tuple(held.shape)}. Build the model as it was when the "
                     "Refit was saved."
                 )
-        self.held = {name: held.clone() for name, held in state.items()}
+        self.held = Held({name: held.clone() for name, held in state.items()})
 
 
 def matrices_of(model: nn.Module) -> list[str]:
@@ -183,14 +174,14 @@ def without_padding(model: nn.Module, name: str, mask: Tensor) -> Tensor:
     return mask if padding is None else mask[torch.arange(len(mask)) != padding]
 
 
-def held_at_zero(model: nn.Module, hold: str, structure: Structure) -> dict[str, Tensor]:
+def held_at_zero(model: nn.Module, hold: str, structure: Structure) -> Held:
     """What a refit holds, by parameter; only parameters of which anything is held."""
     parameters = {name: model.get_parameter(name) for name in matrices_of(model)}
     held = {name: parameter.detach() == 0 for name, parameter in parameters.items()}
     if hold == "structure":
         fills = may_fill(model, structure)
         held = {name: zero & ~fills[id(parameters[name])].to(zero.device) for name, zero in held.items()}
-    return {name: zero for name, zero in held.items() if zero.any()}
+    return Held({name: zero for name, zero in held.items() if zero.any()})
 
 
 def may_fill(model: nn.Module, structure: Structure) -> dict[int, Tensor]:
@@ -201,21 +192,12 @@ def may_fill(model: nn.Module, structure: Structure) -> dict[int, Tensor]:
     fills: dict[int, Tensor] = {}
     for block in find_blocks(model).values():
         module, layer = model.get_submodule(block.module), structure.layers[block.name]
-        if isinstance(layer, RecurrentStructure):
-            assert block.place is not None
-            end, rows = ending(module, *block.place), layer.keep_gates.flatten()[:, None]
-            kept = {
-                "weight_ih" + end: rows & layer.keep_inputs,
-                "weight_hh" + end: rows & layer.keep_recurrent,
-            }
-        elif isinstance(layer, LinearStructure):
-            kept = {"weight": layer.keep_outputs[:, None] & layer.keep_inputs}
-        else:
-            kept = {"weight": layer.keep_words[:, None] & layer.keep_components}
-        for name, fill in kept.items():
-            own = stored(module, name)
-            fill = fill if own.rows is None else fill[own.rows.to(fill.device)]
-            fill = fill if own.columns is None else fill[:, own.columns.to(fill.device)]
+        end = "" if block.place is None else ending(module, *block.place)
+        for name, (rows, columns) in layer.matrices().items():
+            own = stored(module, name + end)
+            rows = rows if own.rows is None else rows[own.rows.to(rows.device)]
+            columns = columns if own.columns is None else columns[own.columns.to(columns.device)]
+            fill = rows[:, None] & columns
             parameter = attrgetter(own.name)(module)
             fills[id(parameter)] = fill & fills.get(id(parameter), torch.ones_like(fill))
     return fills

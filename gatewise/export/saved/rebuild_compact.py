@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLayer, CompactLinear, CompactRecurrent
-from gatewise.compact.plan import EmbeddingPlan, LinearPlan, RecurrentPlan
+from gatewise.compact.plan import MatrixPlan, RecurrentPlan
 from gatewise.compact.recurrent import OPTIONS
 from gatewise.export.saved.schema import SchemaError
 from gatewise.layout import Cell
@@ -24,13 +24,13 @@ GRADIENT = ("scale_grad_by_freq", "sparse")
 
 
 def compact_linear(fields: Fields, tensors: Tensors) -> nn.Module:
-    plan = LinearPlan(
-        index_list(tensors, "inputs", fields["in_features"]),
+    plan = MatrixPlan(
         index_list(tensors, "outputs", fields["out_features"]),
+        index_list(tensors, "inputs", fields["in_features"]),
     )
     like = tensors["weight"]
-    weight = nn.Parameter(like.new_empty(len(plan.outputs), len(plan.inputs)))
-    bias = nn.Parameter(like.new_empty(len(plan.outputs))) if fields["bias"] else None
+    weight = nn.Parameter(like.new_empty(*map(len, plan)))
+    bias = nn.Parameter(like.new_empty(len(plan.rows))) if fields["bias"] else None
     return CompactLinear(fields["in_features"], fields["out_features"], plan, weight, bias)
 
 
@@ -41,8 +41,8 @@ def check_linear(fields: Fields, tensors: Tensors) -> None:
 def compact_embedding(fields: Fields, tensors: Tensors) -> nn.Module:
     words, width = fields["num_embeddings"], fields["embedding_dim"]
     rows, like = index_list(tensors, "rows", words), tensors["weight"]
-    plan = EmbeddingPlan(rows[: len(like)], index_list(tensors, "components", width))
-    weight = nn.Parameter(like.new_empty(len(like), len(plan.components)))
+    plan = MatrixPlan(rows[: len(like)], index_list(tensors, "components", width))
+    weight = nn.Parameter(like.new_empty(len(like), len(plan.columns)))
     return CompactEmbedding(words, width, plan, weight, fields["padding_idx"], **gradient(fields))
 
 
