@@ -109,6 +109,36 @@ def load_or_one(pointer, at, ok):
 
 
 @triton.jit
+def load_scales(pointer, at, H, ok):
+    return (
+        load_or_one(pointer, at, ok), load_or_one(pointer, at + H, ok), load_or_one(pointer, at + 2 * H, ok),
+        load_or_one(pointer, at + 3 * H, ok),
+    )  # fmt: skip
+
+
+@triton.jit
+def load_slots(pointer, at, H, ok):
+    return (
+        tl.load(pointer + at, mask=ok, other=0.0), tl.load(pointer + at + H, mask=ok, other=0.0),
+        tl.load(pointer + at + 2 * H, mask=ok, other=0.0), tl.load(pointer + at + 3 * H, mask=ok, other=0.0),
+    )  # fmt: skip
+
+
+@triton.jit
+def store_slots(pointer, at, H, ok, x0, x1, x2, x3):
+    tl.store(pointer + at, x0, mask=ok)
+    tl.store(pointer + at + H, x1, mask=ok)
+    tl.store(pointer + at + 2 * H, x2, mask=ok)
+    tl.store(pointer + at + 3 * H, x3, mask=ok)
+
+
+@triton.jit
+def slots_where(live, x0, x1, x2, x3):
+    """The same, and 0 elsewhere."""
+    return tl.where(live, x0, 0.0), tl.where(live, x1, 0.0), tl.where(live, x2, 0.0), tl.where(live, x3, 0.0)
+
+
+@triton.jit
 def slot_product(inputs, recurrent, at, H, ok, SLOT: tl.constexpr, G: tl.constexpr):
     """p = (Wx x) + (Wh h), of which a GRU's candidate has only one in each of its slots."""
     p = tl.zeros_like(at).to(tl.float32)
@@ -124,6 +154,14 @@ def add_at(pointer, at, value, ok):
     """pointer[at] += value, for a place that no other program touches."""
     if pointer is not None:
         tl.store(pointer + at, tl.load(pointer + at, mask=ok, other=0.0) + value, mask=ok)
+
+
+@triton.jit
+def add_slots_at(pointer, at, H, x0, x1, x2, x3, ok):
+    add_at(pointer, at, x0, ok)
+    add_at(pointer, at + H, x1, ok)
+    add_at(pointer, at + 2 * H, x2, ok)
+    add_at(pointer, at + 3 * H, x3, ok)
 
 
 @triton.jit
@@ -157,20 +195,15 @@ def forward_kernel(
     p1 = slot_product(inputs, recurrent, half, H, ok, 1, G)
     p2 = slot_product(inputs, recurrent, half, H, ok, 2, G)
     p3 = slot_product(inputs, recurrent, half, H, ok, 3, G)
-    whole = products + b * 4 * H + j
-    tl.store(whole, p0, mask=ok)
-    tl.store(whole + H, p1, mask=ok)
-    tl.store(whole + 2 * H, p2, mask=ok)
-    tl.store(whole + 3 * H, p3, mask=ok)
-    z = b * gate_stride + j
-    s0 = p0 * load_or_one(gate_scale, z, ok) + tl.load(bias + j, mask=ok)
-    s1 = p1 * load_or_one(gate_scale, z + H, ok) + tl.load(bias + j + H, mask=ok)
-    s2 = p2 * load_or_one(gate_scale, z + 2 * H, ok) + tl.load(bias + j + 2 * H, mask=ok)
-    s3 = p3 * load_or_one(gate_scale, z + 3 * H, ok) + tl.load(bias + j + 3 * H, mask=ok)
+    store_slots(products, b * 4 * H + j, H, ok, p0, p1, p2, p3)
+    z0, z1, z2, z3 = load_scales(gate_scale, b * gate_stride + j, H, ok)
+    b0, b1, b2, b3 = load_slots(bias, j, H, ok)
     h = tl.load(h_before + at, mask=ok)
     c = h if G == 3 else tl.load(c_before + at, mask=ok)
     z_h = load_or_one(neuron_scale, b * neuron_stride + j, ok)
-    h_new, c_new = cell_forward(s0, s1, s2, s3, h, c, z_h, G == 3, HARD)
+    h_new, c_new = cell_forward(
+        p0 * z0 + b0, p1 * z1 + b1, p2 * z2 + b2, p3 * z3 + b3, h, c, z_h, G == 3, HARD
+    )
     if mask is not None:
         live = tl.load(mask + b, mask=ok, other=0) != 0
         h_new = tl.where(live, h_new, h)
@@ -210,19 +243,9 @@ def backward_kernel(
     b = at // H
     j = at % H
     whole = b * 4 * H + j
-    p0 = tl.load(products + whole, mask=ok)
-    p1 = tl.load(products + whole + H, mask=ok)
-    p2 = tl.load(products + whole + 2 * H, mask=ok)
-    p3 = tl.load(products + whole + 3 * H, mask=ok)
-    z = b * gate_stride + j
-    z0 = load_or_one(gate_scale, z, ok)
-    z1 = load_or_one(gate_scale, z + H, ok)
-    z2 = load_or_one(gate_scale, z + 2 * H, ok)
-    z3 = load_or_one(gate_scale, z + 3 * H, ok)
-    s0 = p0 * z0 + tl.load(bias + j, mask=ok)
-    s1 = p1 * z1 + tl.load(bias + j + H, mask=ok)
-    s2 = p2 * z2 + tl.load(bias + j + 2 * H, mask=ok)
-    s3 = p3 * z3 + tl.load(bias + j + 3 * H, mask=ok)
+    p0, p1, p2, p3 = load_slots(products, whole, H, ok)
+    z0, z1, z2, z3 = load_scales(gate_scale, b * gate_stride + j, H, ok)
+    b0, b1, b2, b3 = load_slots(bias, j, H, ok)
     h = tl.load(h_before + at, mask=ok)
     z_h = load_or_one(neuron_scale, b * neuron_stride + j, ok)
     d_after = tl.load(dh + at, mask=ok) + tl.load(d_output + at, mask=ok)
@@ -233,29 +256,17 @@ def backward_kernel(
         c = tl.load(c_before + at, mask=ok)
         dc_after = tl.load(dc + at, mask=ok)
     d0, d1, d2, d3, dh_before, dc_before, dz_h = cell_backward(
-        s0, s1, s2, s3, h, c, z_h, d_after, dc_after, G == 3, HARD
+        p0 * z0 + b0, p1 * z1 + b1, p2 * z2 + b2, p3 * z3 + b3, h, c, z_h, d_after, dc_after, G == 3, HARD
     )
     live = ok
     if mask is not None:
         live = ok & (tl.load(mask + b, mask=ok, other=0) != 0)
         dh_before = tl.where(live, dh_before, d_after)
         dc_before = tl.where(live, dc_before, dc_after)
-    d0 = tl.where(live, d0, 0.0)
-    d1 = tl.where(live, d1, 0.0)
-    d2 = tl.where(live, d2, 0.0)
-    d3 = tl.where(live, d3, 0.0)
-    tl.store(d_products + whole, d0 * z0, mask=ok)
-    tl.store(d_products + whole + H, d1 * z1, mask=ok)
-    tl.store(d_products + whole + 2 * H, d2 * z2, mask=ok)
-    tl.store(d_products + whole + 3 * H, d3 * z3, mask=ok)
-    add_at(d_bias, whole, d0, live)
-    add_at(d_bias, whole + H, d1, live)
-    add_at(d_bias, whole + 2 * H, d2, live)
-    add_at(d_bias, whole + 3 * H, d3, live)
-    add_at(d_gate_scale, whole, d0 * p0, live)
-    add_at(d_gate_scale, whole + H, d1 * p1, live)
-    add_at(d_gate_scale, whole + 2 * H, d2 * p2, live)
-    add_at(d_gate_scale, whole + 3 * H, d3 * p3, live)
+    d0, d1, d2, d3 = slots_where(live, d0, d1, d2, d3)
+    store_slots(d_products, whole, H, ok, d0 * z0, d1 * z1, d2 * z2, d3 * z3)
+    add_slots_at(d_bias, whole, H, d0, d1, d2, d3, live)
+    add_slots_at(d_gate_scale, whole, H, d0 * p0, d1 * p1, d2 * p2, d3 * p3, live)
     add_at(d_neuron_scale, at, dz_h, live)
     tl.store(dh + at, dh_before, mask=ok)
     if G == 4:

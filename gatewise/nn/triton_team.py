@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from gatewise.nn.triton_cells import cell_backward, cell_forward
-from gatewise.nn.triton_step import load_or_one
+from gatewise.nn.triton_step import load_or_one, load_scales, load_slots, slots_where, store_slots
 
 # One kernel for all values of these; Triton would make a constant of each that is 1.
 SIZES = ["first_team", "teams", "T", "B"]
@@ -67,6 +67,17 @@ def join_slots(x0, x1, x2, x3, ROWS: tl.constexpr, SLICE: tl.constexpr):
 
 
 @triton.jit
+def own_share(team, B, H, G: tl.constexpr, ROWS: tl.constexpr, SLICE: tl.constexpr):
+    """A program's sequences and neurons, which of both there are, and its rows of w_hh, slots innermost."""
+    b = (team * ROWS + tl.arange(0, ROWS))[:, None]
+    j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
+    column = tl.arange(0, SLICE * 4)
+    gate = column % 4 + G - 4
+    neuron = tl.program_id(0) * SLICE + column // 4
+    return b, j, (b < B) & (j < H), gate * H + neuron, (gate >= 0) & (neuron < H)
+
+
+@triton.jit
 def load_input(inputs, at, H, ok, SLOT: tl.constexpr, G: tl.constexpr):
     """The input product of a slot, 0 where it has none."""
     return tl.load(inputs + at + SLOT * H, mask=ok, other=0.0) if SLOT < G else 0.0
@@ -102,28 +113,13 @@ def forward_kernel(
     """p = Wx x + Wh h,   h', c' = cell(p * z + b, h, c),   for all steps."""
     team = first_team + tl.program_id(1)
     counter = counters + team
-    b = (team * ROWS + tl.arange(0, ROWS))[:, None]
-    j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
+    b, j, ok, row, w_ok = own_share(team, B, H, G, ROWS, SLICE)
     k = tl.arange(0, WIDTH)
-    ok = (b < B) & (j < H)
-    column = tl.arange(0, SLICE * 4)
-    gate = column % 4 + G - 4
-    neuron = tl.program_id(0) * SLICE + column // 4
-    w_ok = (gate >= 0) & (neuron < H)
-    w = tl.load(
-        w_hh + (gate * H + neuron)[None, :] * H + k[:, None], mask=w_ok[None, :] & (k < H)[:, None], other=0.0
-    )
+    w = tl.load(w_hh + row[None, :] * H + k[:, None], mask=w_ok[None, :] & (k < H)[:, None], other=0.0)
     w = operand(w, BF16)
-    z = b * gate_stride + j
-    z0 = load_or_one(gate_scale, z, ok)
-    z1 = load_or_one(gate_scale, z + H, ok)
-    z2 = load_or_one(gate_scale, z + 2 * H, ok)
-    z3 = load_or_one(gate_scale, z + 3 * H, ok)
+    z0, z1, z2, z3 = load_scales(gate_scale, b * gate_stride + j, H, ok)
     z_h = load_or_one(neuron_scale, b * neuron_stride + j, ok)
-    b0 = tl.load(bias + j, mask=j < H, other=0.0)
-    b1 = tl.load(bias + j + H, mask=j < H, other=0.0)
-    b2 = tl.load(bias + j + 2 * H, mask=j < H, other=0.0)
-    b3 = tl.load(bias + j + 3 * H, mask=j < H, other=0.0)
+    b0, b1, b2, b3 = load_slots(bias, j, H, j < H)
     own = b * H + j
     slab = B.to(tl.int64) * H
     t = T - 1 if REVERSE else T * 0
@@ -168,11 +164,7 @@ def forward_kernel(
         arrive(counter)
         after = (t + 1 - REVERSE) * slab + own
         tl.store(h_all + after, h, mask=ok)
-        keep = products + t * slab * 4 + b * 4 * H + j
-        tl.store(keep, p0, mask=ok)
-        tl.store(keep + H, p1, mask=ok)
-        tl.store(keep + 2 * H, p2, mask=ok)
-        tl.store(keep + 3 * H, p3, mask=ok)
+        store_slots(products, t * slab * 4 + b * 4 * H + j, H, ok, p0, p1, p2, p3)
         if G == 4:
             tl.store(c_all + after, c, mask=ok)
         step += 1
@@ -184,11 +176,7 @@ def load_step(
 ):
     """What the way back needs of step t: four products, the state before it, the gradient from outside."""
     slab = B.to(tl.int64) * H
-    keep = products + t * slab * 4 + b * 4 * H + j
-    p0 = tl.load(keep, mask=ok, other=0.0)
-    p1 = tl.load(keep + H, mask=ok, other=0.0)
-    p2 = tl.load(keep + 2 * H, mask=ok, other=0.0)
-    p3 = tl.load(keep + 3 * H, mask=ok, other=0.0)
+    p0, p1, p2, p3 = load_slots(products, t * slab * 4 + b * 4 * H + j, H, ok)
     before = (t + REVERSE) * slab + b * H + j
     h = tl.load(h_all + before, mask=ok, other=0.0)
     c = tl.load(c_all + before, mask=ok, other=0.0) if G == 4 else h
@@ -238,28 +226,13 @@ def backward_kernel(
     members = tl.num_programs(0)
     counter = counters + team
     rows = tl.arange(0, ROWS)
-    b = (team * ROWS + rows)[:, None]
-    j = (tl.program_id(0) * SLICE + tl.arange(0, SLICE))[None, :]
+    b, j, ok, row, w_ok = own_share(team, B, H, G, ROWS, SLICE)
     k = tl.arange(0, WIDTH)
-    ok = (b < B) & (j < H)
-    column = tl.arange(0, SLICE * 4)
-    gate = column % 4 + G - 4
-    neuron = tl.program_id(0) * SLICE + column // 4
-    w_ok = (gate >= 0) & (neuron < H)
-    w = tl.load(
-        w_hh + (gate * H + neuron)[:, None] * H + k[None, :], mask=w_ok[:, None] & (k < H)[None, :], other=0.0
-    )
+    w = tl.load(w_hh + row[:, None] * H + k[None, :], mask=w_ok[:, None] & (k < H)[None, :], other=0.0)
     w = operand(w, BF16)
-    z = b * gate_stride + j
-    z0 = load_or_one(gate_scale, z, ok)
-    z1 = load_or_one(gate_scale, z + H, ok)
-    z2 = load_or_one(gate_scale, z + 2 * H, ok)
-    z3 = load_or_one(gate_scale, z + 3 * H, ok)
+    z0, z1, z2, z3 = load_scales(gate_scale, b * gate_stride + j, H, ok)
     z_h = load_or_one(neuron_scale, b * neuron_stride + j, ok)
-    b0 = tl.load(bias + j, mask=j < H, other=0.0)
-    b1 = tl.load(bias + j + H, mask=j < H, other=0.0)
-    b2 = tl.load(bias + j + 2 * H, mask=j < H, other=0.0)
-    b3 = tl.load(bias + j + 3 * H, mask=j < H, other=0.0)
+    b0, b1, b2, b3 = load_slots(bias, j, H, j < H)
     own = b * H + j
     slab = B.to(tl.int64) * H
     box = ROWS * WIDTH
@@ -289,10 +262,7 @@ def backward_kernel(
         )
         dh = tl.where(live, dh_before, dh)
         dc = tl.where(live, dc_before, dc)
-        d0 = tl.where(live, d0, 0.0)
-        d1 = tl.where(live, d1, 0.0)
-        d2 = tl.where(live, d2, 0.0)
-        d3 = tl.where(live, d3, 0.0)
+        d0, d1, d2, d3 = slots_where(live, d0, d1, d2, d3)
         e0 = d0 * z0
         e1 = d1 * z1
         e2 = d2 * z2
@@ -315,11 +285,7 @@ def backward_kernel(
         dz2 += d2 * p2
         dz3 += d3 * p3
         dz_h += tl.where(live, dz_now, 0.0)
-        keep = d_products + t * slab * 4 + b * 4 * H + j
-        tl.store(keep, e0, mask=ok)
-        tl.store(keep + H, e1, mask=ok)
-        tl.store(keep + 2 * H, e2, mask=ok)
-        tl.store(keep + 3 * H, e3, mask=ok)
+        store_slots(d_products, t * slab * 4 + b * 4 * H + j, H, ok, e0, e1, e2, e3)
         step += 1
         t = step if REVERSE else T - 1 - step
         # Fetched before the wait, used after it: the way to memory is as long as the wait.
@@ -334,14 +300,8 @@ def backward_kernel(
     if G == 4:
         tl.store(dc_all + own, dc, mask=ok)
     whole = b * 4 * H + j
-    tl.store(d_bias + whole, db0, mask=ok)
-    tl.store(d_bias + whole + H, db1, mask=ok)
-    tl.store(d_bias + whole + 2 * H, db2, mask=ok)
-    tl.store(d_bias + whole + 3 * H, db3, mask=ok)
+    store_slots(d_bias, whole, H, ok, db0, db1, db2, db3)
     if d_gate_scale is not None:
-        tl.store(d_gate_scale + whole, dz0, mask=ok)
-        tl.store(d_gate_scale + whole + H, dz1, mask=ok)
-        tl.store(d_gate_scale + whole + 2 * H, dz2, mask=ok)
-        tl.store(d_gate_scale + whole + 3 * H, dz3, mask=ok)
+        store_slots(d_gate_scale, whole, H, ok, dz0, dz1, dz2, dz3)
     if d_neuron_scale is not None:
         tl.store(d_neuron_scale + own, dz_h, mask=ok)
