@@ -12,9 +12,9 @@ import pytest
 import typer.main
 
 import gatewise
+from gatewise.lab import demo
 from gatewise.lab.cli import app, main
 from gatewise.lab.data.encoding import ENCODING, Encoding, content_of
-from gatewise.lab.demo import run as demo
 from gatewise.lab.models import SeriesModel
 from gatewise.lab.training import trainer
 
@@ -26,14 +26,12 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Stands in for the one library call of `gatewise demo`: records it, or raises what the test put there."""
     calls: list[tuple[Any, ...]] = []
 
-    def called(*args: Any) -> dict[str, Any]:
+    def called(*args: Any) -> None:
         if calls and isinstance(calls[0], BaseException):
             raise calls[0]
         calls.append(args)
-        return {}
 
-    monkeypatch.setattr(demo, "run_demo", called)
-    monkeypatch.setattr("gatewise.lab.demo.view.View.result", lambda *args: None)
+    monkeypatch.setattr(demo, "show_demo", called)
     return calls
 
 
@@ -61,8 +59,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_reach_the_library(library: list[tuple[Any, ...]], tmp_path: Path) -> None:
     assert main(["demo", "--method", "bayes", "--seed", "7", "--out", str(tmp_path)]) == 0
-    ((settings, out, _),) = library
-    assert (settings.method, settings.seed, out) == ("bayes", 7, tmp_path)
+    assert library == [("bayes", tmp_path, 7, False)]
 
 
 def test_options_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

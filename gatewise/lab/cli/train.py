@@ -34,11 +34,9 @@ def demo(
     ),
 ) -> None:
     """Train a language model dense, then sparse; show what is left. A few minutes on two cores, no download."""
-    from gatewise.lab.demo.run import TITLES, Settings, run_demo
-    from gatewise.lab.demo.view import View
+    from gatewise.lab.demo import show_demo
 
-    settings, view = Settings(method=method.value, seed=seed), View()
-    view.result(run_demo(settings.in_short() if quick else settings, out, view), TITLES[method.value])
+    show_demo(method.value, out, seed, quick)
 
 
 @app.command(rich_help_panel=TRAIN, epilog="Example: gatewise data word-ptb --data-dir corpora")
