@@ -16,6 +16,7 @@ trained: two equal gradients would make plain SGD move their sum twice as fast.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -62,9 +63,10 @@ class TaskModel(nn.Module):
 
     drops_between_layers = False  # of its recurrent stack
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        """`given`: the locals() of a constructor that has only its arguments."""
         super().__init__()
-        self._config = config
+        self._config = {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
     def set_dropout(self, p: float) -> None:
         """Another probability wherever the constructor's one is used."""
@@ -95,14 +97,7 @@ class WordLM(TaskModel):
         dropout: float = 0.0,
         cell: str = "LSTM",
     ) -> None:
-        super().__init__(
-            vocabulary=vocabulary,
-            embedding=embedding,
-            hidden=hidden,
-            layers=layers,
-            dropout=dropout,
-            cell=cell,
-        )
+        super().__init__(locals())
         self.emb = nn.Embedding(vocabulary, embedding)
         self.rnn = recurrent(cell, embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
         self.drop = nn.Dropout(dropout)
@@ -117,7 +112,7 @@ class CharLM(TaskModel):
     """Character language model: the input matrix is read by a one-hot vector, there is no embedding."""
 
     def __init__(self, vocabulary: int, hidden: int = 1000, layers: int = 1, cell: str = "LSTM") -> None:
-        super().__init__(vocabulary=vocabulary, hidden=hidden, layers=layers, cell=cell)
+        super().__init__(locals())
         self.vocabulary = vocabulary
         self.rnn = recurrent(cell, vocabulary, hidden, layers)
         self.fc = nn.Linear(hidden, vocabulary)
@@ -141,16 +136,7 @@ class TextClassifier(TaskModel):
         cell: str = "LSTM",
         gate_activation: str = "hard_sigmoid",
     ) -> None:
-        super().__init__(
-            vocabulary=vocabulary,
-            outputs=outputs,
-            embedding=embedding,
-            hidden=hidden,
-            layers=layers,
-            dropout=dropout,
-            cell=cell,
-            gate_activation=gate_activation,
-        )
+        super().__init__(locals())
         self.emb = nn.Embedding(vocabulary, embedding)
         self.rnn = recurrent(
             cell, embedding, hidden, layers, batch_first=True, gate_activation=gate_activation
@@ -178,16 +164,7 @@ class SeriesModel(TaskModel):
         cell: str = "LSTM",
         gate_activation: str = "sigmoid",
     ) -> None:
-        super().__init__(
-            inputs=inputs,
-            outputs=outputs,
-            every_step=every_step,
-            hidden=hidden,
-            layers=layers,
-            dropout=dropout,
-            cell=cell,
-            gate_activation=gate_activation,
-        )
+        super().__init__(locals())
         self.every_step = every_step
         self.rnn = recurrent(cell, inputs, hidden, layers, batch_first=True, gate_activation=gate_activation)
         self.drop = nn.Dropout(dropout)
@@ -230,22 +207,7 @@ class Pronouncer(TaskModel):
         backwards: bool = False,
         attention: int = 0,
     ) -> None:
-        super().__init__(
-            letters=letters,
-            phonemes=phonemes,
-            start=start,
-            end=end,
-            longest=longest,
-            embedding=embedding,
-            hidden=hidden,
-            layers=layers,
-            dropout=dropout,
-            cell=cell,
-            gate_activation=gate_activation,
-            bidirectional=bidirectional,
-            backwards=backwards,
-            attention=attention,
-        )
+        super().__init__(locals())
         self.start, self.end, self.longest, self.backwards = start, end, longest, backwards
         stack: dict[str, Any] = {"batch_first": True, "gate_activation": gate_activation}
         stack["dropout"] = dropout if layers > 1 else 0.0

@@ -139,7 +139,7 @@ def write_figures(
     from gatewise.lab import plot
 
     runs = [open_record(path) for path in dict.fromkeys(paths)]
-    made = {"scheme": plot.scheme()}
+    made: dict[str, Figure] = {}
     try:
         opened = open_run(paths[0], build)
     except RunError as error:
@@ -197,15 +197,11 @@ def figures_of_all(runs: Sequence[Record], say: Say) -> dict[str, Figure]:
         say("no size-quality figure: it takes two or more finished runs that are judged alike")
         return made
     points = [
-        plot.Point(
-            name,
-            run.result["counts"]["nonzero"],
-            run.result["quality"][quality],
-            run.recipe.sparsify.method if run.recipe else "",
-        )
+        plot.Point(name, run.result["counts"]["nonzero"], run.result["quality"][quality], name)
         for name, run in zip(titles, runs)
     ]
-    made["pareto"] = plot.pareto(points, named(quality), rises(quality))
+    panels = {"weights that are not zero": points}
+    made["size"] = plot.front(panels, named(quality), rises(quality), "size and quality")
     return made
 
 

@@ -3,11 +3,10 @@
     from gatewise.lab import plot
     plot.save(plot.gate_structure(model), "gates.png")
 
-scheme     the three levels, drawn
 gates      which gates live, and what the others are
 lags       gradient norm against lag
-front      quality against bytes and time over a sweep
-progress   sparsity and quality along training; size against quality over runs
+front      quality against size or time over the runs of a sweep, or any
+progress   sparsity and quality along training
 spread     log alpha or group norms, and the threshold
 """
 
@@ -15,8 +14,7 @@ from gatewise.lab.analyse import lag_curves, map_gates
 from gatewise.lab.plot.front import front
 from gatewise.lab.plot.gates import gate_structure, number
 from gatewise.lab.plot.lags import lag_figure
-from gatewise.lab.plot.progress import Point, pareto, pareto_front, training
-from gatewise.lab.plot.scheme import scheme
+from gatewise.lab.plot.progress import Point, pareto_front, training
 from gatewise.lab.plot.spread import histogram
 from gatewise.lab.plot.style import COLOURS, save
 
@@ -30,9 +28,7 @@ __all__ = [
     "lag_figure",
     "map_gates",
     "number",
-    "pareto",
     "pareto_front",
     "save",
-    "scheme",
     "training",
 ]

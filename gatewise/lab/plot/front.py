@@ -1,4 +1,4 @@
-"""Quality against size and time over the runs of a sweep: each kind of network with the line of its best."""
+"""Quality against size or time over runs: each kind of network with the line of its best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ def front(panels: Mapping[str, Sequence[Point]], quality: str, higher_is_better:
     for axes, (label, points) in zip(grid, panels.items()):
         for k, kind in enumerate(dict.fromkeys(point.method for point in points)):
             own = [point for point in points if point.method == kind]
-            draw_kind(axes, own, pareto_front(own, higher_is_better), SERIES[k % len(SERIES)], MARKERS[k])
+            draw_kind(
+                axes,
+                own,
+                pareto_front(own, higher_is_better),
+                SERIES[k % len(SERIES)],
+                MARKERS[k % len(MARKERS)],
+            )
         plain(axes, "", label, quality if axes is grid[0] else "")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

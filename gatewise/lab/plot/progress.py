@@ -1,17 +1,14 @@
-"""Sparsity and quality along training, and size against quality over several runs."""
+"""Sparsity and quality along training; which of several runs no other beats in size and quality."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 from gatewise.lab.analyse.history import COUNTED, Metrics, curve, named, quality_key
 from gatewise.lab.plot.style import DASHES, INK, MARKERS, SERIES, blank, legend, plain
@@ -77,53 +74,6 @@ def pareto_front(points: Iterable[Point], higher_is_better: bool = False) -> lis
             best = sign * point.quality
             front.append(point)
     return front
-
-
-def pareto(points: Sequence[Point], quality: str, higher_is_better: bool = False) -> Figure:
-    """Every run by its non-zero weights and its quality; a line joins those that no other run beats in both."""
-    figure = blank(6.4, 4.4)
-    axes = figure.subplots()
-    front = pareto_front(points, higher_is_better)
-    if len(front) > 1:
-        axes.plot(
-            [p.size for p in front], [p.quality for p in front], color="#999999", linewidth=1.2,
-            drawstyle="steps-post", zorder=1, label="no run is better in both",
-        )  # fmt: skip
-    for k, method in enumerate(dict.fromkeys(point.method for point in points)):
-        own = [point for point in points if point.method == method]
-        style: dict[str, Any] = {"color": SERIES[k % len(SERIES)], "marker": MARKERS[k % len(MARKERS)]}
-        axes.scatter([p.size for p in own], [p.quality for p in own], s=42, zorder=3,
-                     label=method or None, edgecolor="white", linewidth=0.8, **style)  # fmt: skip
-    middle = math.sqrt(min(p.size for p in points) * max(p.size for p in points)) if points else 0.0
-    texts = []
-    for point in points:
-        inward = -1 if point.size > middle else 1  # names of runs on the right end at their points
-        texts.append(
-            axes.annotate(point.name, (point.size, point.quality), textcoords="offset points", size=7.5, color=INK,
-                          xytext=(6 * inward, 6), ha="left" if inward > 0 else "right")
-        )  # fmt: skip
-    plain(axes, "size and quality", "weights that are not zero", quality)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.25, y=0.15)
-    if axes.get_legend_handles_labels()[0]:
-        legend(axes)
-    figure.tight_layout()
-    lift_apart(texts)
-    return figure
-
-
-def lift_apart(texts: Sequence[Annotation]) -> None:
-    """Names that would lie on each other, or on a point, move up, the higher one further."""
-    points = [text.axes.transData.transform(text.xy) for text in texts if text.axes is not None]
-    placed = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in points]
-    for text in sorted(texts, key=lambda text: text.get_window_extent().y0):
-        while any(text.get_window_extent().overlaps(other) for other in placed):
-            x, y = text.get_position()
-            text.set_position((x, y + 3))
-        placed.append(text.get_window_extent())
 
 
 def short_count(value: float) -> str:

@@ -21,15 +21,13 @@ from gatewise.lab.analyse.history import curve, named, quality_key, rises
 from gatewise.lab.analyse.spread import Spread, group_norms, log_alphas
 from gatewise.lab.plot import (
     Point,
+    front,
     histogram,
     lag_figure,
-    pareto,
     pareto_front,
     save,
-    scheme,
     training,
 )
-from gatewise.lab.plot.scheme import CONSTANT_GATES, INPUTS, REMOVED, example
 from gatewise.lab.plot.style import SERIES
 
 
@@ -48,21 +46,6 @@ def drawn(figure: Figure, folder: Path) -> None:
     save(figure, folder / "a.svg")
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (folder / "a.svg").read_text()
-
-
-# The scheme.
-
-
-def test_the_scheme_removes_what_each_level_removes(tmp_path: Path) -> None:
-    weights, neurons, gates = (example(levels) for levels in ("W", "W+N", "W+G+N"))
-    for gate in "ifgo":
-        assert weights[gate].any(1).all()  # no gate of W is constant
-        assert not neurons[gate][list(REMOVED)].any()
-        assert not neurons[gate][:, [INPUTS + j for j in REMOVED]].any()
-        assert not gates[gate][list(CONSTANT_GATES[gate])].any()
-        assert (gates[gate] <= neurons[gate]).all()
-        assert (neurons[gate] <= weights[gate]).all()
-    drawn(scheme(), tmp_path)
 
 
 # Lag curves.
@@ -209,17 +192,18 @@ def test_the_front_has_the_runs_that_no_other_beats() -> None:
 
 
 def test_every_run_is_a_point(tmp_path: Path) -> None:
-    figure = pareto(POINTS, "test perplexity")
+    """Those of a kind that another of it beats are pale; the line is that of the others."""
+    figure = front({"weights": POINTS}, "test perplexity", False, "A title")
     (axes,) = figure.axes
-    assert {text.get_text() for text in axes.texts} == {point.name for point in POINTS}
-    (line,) = axes.lines
-    assert list(line.get_xdata()) == [10, 90]
+    drawn_at = [tuple(at) for collection in axes.collections for at in collection.get_offsets().tolist()]
+    assert sorted(drawn_at) == sorted((point.size, point.quality) for point in POINTS)
+    assert list(axes.lines[0].get_xdata()) == [10, 90]
     drawn(figure, tmp_path)
 
 
 def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
-        save(pareto(POINTS, "test perplexity"), tmp_path / name)
+        save(front({"weights": POINTS}, "test perplexity", False, "A title"), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
@@ -318,17 +302,6 @@ def test_panels_that_are_not_needed_are_hidden() -> None:
     assert [axes.get_visible() for axes in figure.axes] == [True] * 4 + [False] * 2
     with pytest.raises(ValueError, match="no value to draw"):
         histogram(Spread("log alpha", {}, 3.0, kept_below=True))
-
-
-def test_names_of_runs_do_not_lie_on_each_other() -> None:
-    """Runs that are nearly alike, as seeds are: every name can be read, and none covers a point."""
-    points = [Point(f"a run with a long name, seed {k}", 1000 + 9 * k, 105.0 + 0.05 * k) for k in range(5)]
-    axes = pareto([*points, Point("dense", 9000, 110.0)], "test perplexity").axes[0]
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert len(boxes) == 6
-    assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
-    for x, y in (axes.transData.transform((point.size, point.quality)) for point in points):
-        assert not any(box.contains(x, y) for box in boxes)
 
 
 def test_the_legend_of_many_runs_covers_no_curve() -> None:

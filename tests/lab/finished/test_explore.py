@@ -97,7 +97,7 @@ def test_two_runs_in_one_page_and_in_one_figure(
     capsys.readouterr()
     assert main(["figures", *both, "-o", str(tmp_path / "figures"), *data]) == 0
     printed = capsys.readouterr().out.split()
-    names = {"scheme", "gates", "gates-15", "lag", "training", "histogram", "pareto"}
+    names = {"gates", "gates-15", "lag", "training", "histogram", "size"}
     assert {Path(path).name for path in printed} == {f"{n}.{end}" for n in names for end in ("png", "svg")}
     assert all(Path(path).stat().st_size > 1000 for path in printed)
     text = (tmp_path / "figures" / "histogram.svg").read_text()
@@ -129,10 +129,10 @@ def test_a_run_that_is_only_compared_needs_no_model(
     out = tmp_path / "figures"
     assert main(["figures", str(runs["bayes"]), str(other), "-o", str(out), "--lags", "0"]) == 0
     assert capsys.readouterr().err == ""
-    for name in ("gates", "training", "pareto"):
+    for name in ("gates", "training", "size"):
         assert (out / f"{name}.png").is_file()
     title = json.loads((other / "result.json").read_text())["title"]
-    assert all(title in (out / f"{name}.svg").read_text() for name in ("training", "pareto"))
+    assert all(title in (out / f"{name}.svg").read_text() for name in ("training", "size"))
 
 
 def test_the_first_run_without_a_model_says_what_is_left_out(
@@ -144,7 +144,7 @@ def test_the_first_run_without_a_model_says_what_is_left_out(
     assert "no gates, no lag curves and no histogram" in captured.err
     assert "model.safetensors: is not there" in captured.err
     assert "train it again, --overwrite. Or name a run that has its model first" in captured.err
-    assert {Path(path).stem for path in captured.out.split()} == {"scheme", "training"}
+    assert {Path(path).stem for path in captured.out.split()} == {"training"}
     assert main(["report", str(alone), "-o", str(tmp_path / "r.html")]) == 1  # a page is about the model
 
 

@@ -1,6 +1,12 @@
-"""The three levels, drawn: which weights of a recurrent layer vanish together."""
+"""The three levels, drawn: which weights of a recurrent layer vanish together.
+
+python reproduction/scheme.py docs/scheme.png
+"""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
@@ -8,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from torch import Tensor
 
-from gatewise.lab.plot.style import COLOURS, FAINT, INK, RULE, blank
+from gatewise.lab.plot.style import COLOURS, FAINT, INK, RULE, blank, save
 
 GATES, NEURONS, INPUTS = "ifgo", 5, 5
 CAPTIONS = {
@@ -77,3 +83,7 @@ def draw_gate(axes: Axes, gate: str, keep: Tensor, levels: str, x: float, y: flo
         axes.add_patch(
             Rectangle((left, y), 5, NEURONS, fill=False, edgecolor=RULE, linewidth=0.6, linestyle=":")
         )
+
+
+if __name__ == "__main__":
+    save(scheme(), Path(sys.argv[1]))
