@@ -17,7 +17,7 @@ Storage = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="postgresql://USER@HOST/DATABASE, for many machines; a file in the folder by default.",
+        help="postgresql://USER@HOST/DATABASE, for many machines; a SQLite file in the folder by default.",
     ),
 ]
 
@@ -56,18 +56,17 @@ def sweep(
     heartbeat: Annotated[
         int,
         typer.Option(
-            min=1, help="Seconds between signs of life, with --storage; two missing ones mean dead."
+            min=1, help="Seconds between signs of life; after two without one a worker counts as dead."
         ),
-    ] = 60,
+    ] = 20,
 ) -> None:
     """Train many variants: quality against bytes and time.
 
     Run the same line again to go on, on this machine or, with --storage, on others.
     """
     from gatewise.lab.sweep.plan import read_plan
-    from gatewise.lab.sweep.sweep import Setup
-    from gatewise.lab.sweep.sweep import sweep as run
-    from gatewise.lab.sweep.worker import Where
+    from gatewise.lab.sweep.worker import Job
+    from gatewise.lab.sweep.worker import sweep as run
 
     plan = read_plan(
         source,
@@ -80,9 +79,10 @@ def sweep(
         under=under,
         dense=dense,
     )
-    where = Where(out or Path("sweeps") / plan.name, data_dir, device, checkpoint_every, heartbeat)
-    run(Setup(plan, where, storage), workers, partial(typer.echo, err=True))
-    typer.echo(f"{where.folder}: done; gatewise front {where.folder} shows what is best")
+    folder = out or Path("sweeps") / plan.name
+    job = Job(plan, folder, data_dir, device, storage, checkpoint_every, heartbeat)
+    run(job, workers, partial(typer.echo, err=True))
+    typer.echo(f"{folder}: done; gatewise front {folder} shows what is best")
 
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a sweep.")]
@@ -115,7 +115,7 @@ def front(
         say(str(path))
     typer.echo(json.dumps(plain(to_dict(found))) if as_json else table(found))
     if found.unfinished:
-        say(f"note: {found.unfinished} trials have no result: they run, failed, or were stopped early")
+        say(f"note: {found.unfinished} runs have no result: they go on, failed, or were stopped early")
 
 
 @app.command(
@@ -132,12 +132,11 @@ def pick(
     overwrite: Overwrite = False,
 ) -> None:
     """Copy the best model of a sweep out."""
-    from gatewise.lab.sweep.front import open_front
-    from gatewise.lab.sweep.pick import best_under, copy_model
-    from gatewise.lab.sweep.plan import parse_under
-    from gatewise.lab.sweep.values import said, shown
+    from gatewise.lab.sweep.front import best_under, copy_model, open_front
+    from gatewise.lab.sweep.plan import parse_under, said
+    from gatewise.lab.sweep.storage import shown
 
     found = open_front(folder, storage)
     best = best_under(found, [parse_under(text) for text in under or []])
     copy_model(best, out, overwrite)
-    typer.echo(f"{out}: {best.name}, {shown(best.measured, found.measures)}  ({said(best.values)})")
+    typer.echo(f"{out}: {best.name}, {shown(best.measured, found.quality)}  ({said(best.values)})")

@@ -1,4 +1,4 @@
-"""Which runs of a sweep are best: those that no other beats in everything.
+"""Which runs of a sweep are best: those that no other beats in everything. One of them can be taken out.
 
 a beats b:  a is nowhere worse than b, and somewhere better
 """
@@ -6,23 +6,24 @@ a beats b:  a is nowhere worse than b, and somewhere better
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import optuna
+
+from gatewise.export import attached, load, save
 from gatewise.lab.analyse.history import named
 from gatewise.lab.analyse.page import render
-from gatewise.lab.files import MODEL, write_json, write_whole
+from gatewise.lab.files import MODEL, check_not_of_a_run, model_of, write_json, write_whole
 from gatewise.lab.finished.explore import write_report
-from gatewise.lab.sweep.plan import DENSE, SPARSE
+from gatewise.lab.sweep.plan import DENSE, OBJECTIVES, SPARSE, Under
 from gatewise.lab.sweep.space import SweepError
-from gatewise.lab.sweep.values import Measures, better
+from gatewise.lab.sweep.storage import ABOUT, MEASURED, RUN, opened, read_about, runs_of, study_name
 from gatewise.lab.training.progress import shown_quality
-
-if TYPE_CHECKING:
-    import optuna
 
 REPORT = "report.html"  # of a run: its own page, which its point opens
 AXES = {"bytes": "bytes of the int8 export", "time": "microseconds of a step"}
@@ -30,93 +31,75 @@ AXES = {"bytes": "bytes of the int8 export", "time": "microseconds of a step"}
 
 @dataclass(frozen=True)
 class Point:
-    """A finished trial."""
+    """A finished run."""
 
-    kind: str  # sparse or dense
-    number: int
+    name: str  # sparse/0003
     folder: Path
     measured: dict[str, float]  # quality, bytes, time
     values: dict[str, Any]  # what was searched
 
     @property
-    def name(self) -> str:
-        return f"{self.kind}/{self.number:04d}"
+    def kind(self) -> str:
+        return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True)
 class Front:
     name: str
-    measures: Measures
-    points: tuple[Point, ...]  # all finished trials
-    best: tuple[Point, ...]  # those that no other beats, the smallest first
-    unfinished: int  # trials that run, or failed, or were stopped early
+    quality: str  # valid_ppl
+    higher_is_better: bool
+    points: tuple[Point, ...]  # all finished runs
+    unfinished: int = 0  # runs that go on, or failed, or were stopped early
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What was measured of all runs."""
+        return tuple(key for key in OBJECTIVES if all(key in point.measured for point in self.points))
+
+    @property
+    def best(self) -> list[Point]:
+        """Runs that no other beats, the smallest first."""
+        up = {"quality"} if self.higher_is_better else set()
+        costs = np.array(
+            [
+                [-p.measured[key] if key in up else p.measured[key] for key in self.measures]
+                for p in self.points
+            ]
+        ).reshape(len(self.points), -1)
+        beaten = [bool(((costs <= own).all(1) & (costs < own).any(1)).any()) for own in costs]
+        best = [point for point, is_beaten in zip(self.points, beaten) if not is_beaten]
+        return sorted(best, key=lambda point: [point.measured[key] for key in reversed(self.measures)])
 
 
-def open_front(folder: Path, storage: str | None = None) -> Front:
-    """From the storage of a sweep: the journal of its folder, or the database that the folder names."""
-    import optuna
-
-    from gatewise.lab.sweep.storage import opened
-    from gatewise.lab.sweep.studies import ABOUT, measures_of, read_about, study_name
-
+def open_front(folder: Path, address: str | None = None) -> Front:
+    """From the storage of a sweep: the file in its folder, or the database that the folder names."""
     about = read_about(folder)
     if not about:
         raise SweepError(
             f"{folder}: has no {ABOUT}, so it is no folder of a sweep. `gatewise sweep` makes one."
         )
-    with opened(storage or about["storage"], folder) as kept:
-        known = set(optuna.get_all_study_names(kept))
+    points, runs = dict[str, Point](), 0
+    with opened(address or about["storage"], folder) as storage:
+        known = optuna.get_all_study_names(storage)
         names = {kind: study_name(about["name"], kind) for kind in (SPARSE, DENSE)}
-        studies = {
-            kind: optuna.load_study(study_name=n, storage=kept) for kind, n in names.items() if n in known
-        }
-        if SPARSE not in studies:
+        if names[SPARSE] not in known:
             raise SweepError(f"{folder}: the sweep {about['name']!r} has not begun in its storage.")
-        found, unfinished = [], 0
-        for kind, study in studies.items():
-            points, rest = points_of(study, kind, folder)
-            found += points
-            unfinished += rest
-        measures = measures_of(studies[SPARSE])
-    return Front(about["name"], measures, tuple(found), tuple(unbeaten(found, measures)), unfinished)
+        for kind, name in names.items():
+            if name in known:
+                study = optuna.load_study(study_name=name, storage=storage)
+                trials = study.get_trials(deepcopy=False)
+                runs += len(runs_of(trials))
+                points |= {point.name: point for point in points_of(kind, trials, folder)}
+        quality, direction = study.metric_names[0], study.directions[0]
+    higher = direction == optuna.study.StudyDirection.MAXIMIZE
+    return Front(about["name"], quality, higher, tuple(points.values()), runs - len(points))
 
 
-def points_of(study: optuna.Study, kind: str, folder: Path) -> tuple[list[Point], int]:
-    """Finished trials, and how many others have a place."""
-    from optuna.trial import TrialState
-
-    from gatewise.lab.sweep import places
-
-    trials = study.get_trials(deepcopy=False)
-    points = []
+def points_of(kind: str, trials: Sequence[Any], folder: Path) -> Iterator[Point]:
     for trial in trials:
-        if trial.state == TrialState.COMPLETE:
-            first = places.first_of(trial)
-            measured: dict[str, float] = {
-                name: trial.user_attrs[name]
-                for name in ("quality", "bytes", "time")
-                if name in trial.user_attrs
-            }
-            points.append(Point(kind, first, folder / kind / f"{first:04d}", measured, dict(trial.params)))
-    return points, places.begun(trials) - len(points)
-
-
-def compared(measures: Measures) -> tuple[str, ...]:
-    """With a limit there is one objective; its runs are still compared by quality and by what is limited."""
-    return ("quality", measures.under.objective) if measures.under else measures.objectives
-
-
-def unbeaten(points: Sequence[Point], measures: Measures) -> list[Point]:
-    keys = compared(measures)
-
-    def at_least(a: Point, b: Point, key: str) -> bool:
-        return not better(b.measured[key], a.measured[key], key == "quality" and measures.higher_is_better)
-
-    def beats(a: Point, b: Point) -> bool:
-        return all(at_least(a, b, key) for key in keys) and not all(at_least(b, a, key) for key in keys)
-
-    best = [point for point in points if not any(beats(other, point) for other in points)]
-    return sorted(best, key=lambda point: [point.measured[key] for key in reversed(keys)])
+        if MEASURED in trial.user_attrs:
+            name = f"{kind}/{trial.user_attrs[RUN]}"
+            yield Point(name, folder / name, trial.user_attrs[MEASURED], dict(trial.params))
 
 
 # Showing.
@@ -125,23 +108,14 @@ def unbeaten(points: Sequence[Point], measures: Measures) -> list[Point]:
 def table(front: Front) -> str:
     """One line for each run of the front."""
     searched = list(dict.fromkeys(key for point in front.best for key in point.values))
-    head = ["run", f"valid {front.measures.quality}", "bytes", "us", *searched]
-    rows = [
-        [point.name, *shown(point), *(cell(point.values.get(key)) for key in searched)]
-        for point in front.best
-    ]
-    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in [head, *rows]]
-    return "\n".join(lines)
-
-
-def shown(point: Point) -> tuple[str, str, str]:
-    found = point.measured
-    return (
-        shown_quality(found["quality"]),
-        f"{found['bytes']:,.0f}",
-        f"{found['time']:.1f}" if "time" in found else "-",
-    )
+    rows = [["run", front.quality.replace("_", " "), "bytes", "us", *searched]]
+    for point in front.best:
+        found = point.measured
+        time = f"{found['time']:.1f}" if "time" in found else "-"
+        numbers = [shown_quality(found["quality"]), f"{found['bytes']:,.0f}", time]
+        rows.append([point.name, *numbers, *(cell(point.values.get(key)) for key in searched)])
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
 
 
 def cell(value: Any) -> str:
@@ -149,12 +123,11 @@ def cell(value: Any) -> str:
 
 
 def to_dict(front: Front) -> dict[str, Any]:
-    measures, best = front.measures, {point.name for point in front.best}
+    best = {point.name for point in front.best}
     return {
         "name": front.name,
-        "quality": f"valid_{measures.quality}",
-        "compared": list(compared(measures)),
-        "cost": None if measures.cost is None else vars(measures.cost),
+        "quality": front.quality,
+        "compared": list(front.measures),
         "unfinished": front.unfinished,
         "points": [
             {"name": p.name, "kind": p.kind, **p.measured, "best": p.name in best, "values": p.values}
@@ -169,47 +142,28 @@ def write_front(front: Front, out: Path) -> list[Path]:
         raise SweepError(f"{front.name}: no trial has finished yet, so there is nothing to draw.")
     from gatewise.lab import plot
 
-    quality, higher = named(f"valid_{front.measures.quality}"), front.measures.higher_is_better
+    quality, higher = named(front.quality), front.higher_is_better
+    axes = {key: title for key, title in AXES.items() if key in front.measures}
     panels = {
         title: [plot.Point(p.name, p.measured[key], p.measured["quality"], p.kind) for p in front.points]
-        for key, title in shown_axes(front).items()
+        for key, title in axes.items()
     }
-    paths = [out / name for name in ("front.json", "front.png", "front.svg", "front.html")]
-    write_json(paths[0], to_dict(front))
+    content = to_dict(front)
+    paths = [out / f"front.{form}" for form in ("json", "png", "svg", "html")]
+    write_json(paths[0], content)
     figure = plot.front(panels, quality, higher, front.name)
     for path in paths[1:3]:
         plot.save(figure, path)
-    write_whole(paths[3], page(front, out, quality).encode())
+    columns = [{"key": key, "title": title} for key, title in {"quality": quality, **axes}.items()]
+    for point, told in zip(front.points, content["points"]):  # a run with a page of its own is linked
+        told |= {"folder": point.folder.as_posix(), "href": link_to(point.folder / REPORT, out)}
+    page = render({**content, "quality": quality, "higher": higher, "columns": columns}, "front")
+    write_whole(paths[3], page.encode())
     return paths
 
 
-def shown_axes(front: Front) -> dict[str, str]:
-    """What quality is drawn against."""
-    return {key: title for key, title in AXES.items() if all(key in p.measured for p in front.points)}
-
-
-def page(front: Front, out: Path, quality: str) -> str:
-    """The explorer's style; a run with a page of its own is linked, by a path from here."""
-    best = {point.name for point in front.best}
-    columns = [{"key": "quality", "title": quality}]
-    columns += [{"key": key, "title": title} for key, title in shown_axes(front).items()]
-    points = [
-        {
-            "name": point.name,
-            "kind": point.kind,
-            **point.measured,
-            "best": point.name in best,
-            "values": point.values,
-            "folder": point.folder.as_posix(),
-            "href": link_to(point.folder / REPORT, out),
-        }
-        for point in front.points
-    ]
-    data = {"name": front.name, "quality": quality, "higher": front.measures.higher_is_better}
-    return render({**data, "columns": columns, "points": points}, "front")
-
-
 def link_to(path: Path, out: Path) -> str | None:
+    """A path from here."""
     return quote(Path(os.path.relpath(path, out)).as_posix()) if path.is_file() else None
 
 
@@ -219,3 +173,36 @@ def write_reports(front: Front, data_dir: str | Path | None, say: Callable[[str]
         if (point.folder / MODEL).is_file() and not (point.folder / REPORT).exists():
             say(f"{point.folder / REPORT}")
             write_report([point.folder], point.folder / REPORT, data_dir, lags=0)
+
+
+# Picking.
+
+
+def best_under(front: Front, limits: Sequence[Under]) -> Point:
+    """The run of the best validation quality that keeps to all limits; of equals the smallest."""
+    points = front.points
+    for limit in limits:
+        if any(limit.objective not in point.measured for point in points):
+            raise SweepError(f"--under {limit}: the sweep {front.name!r} has no {limit.objective}.")
+        found = [point.measured[limit.objective] for point in points]
+        points = tuple(point for point, much in zip(points, found) if much <= limit.most)
+        if found and not points:
+            raise SweepError(
+                f"--under {limit}: no run of the sweep {front.name!r} keeps to it. The least is {min(found):,.4g}; "
+                "take a higher limit, or search further."
+            )
+    if not points:
+        raise SweepError(f"{front.name}: no trial has finished yet, so there is nothing to pick.")
+    sign = -1 if front.higher_is_better else 1
+    return min(points, key=lambda point: (sign * point.measured["quality"], point.measured["bytes"]))
+
+
+def copy_model(point: Point, out: Path, overwrite: bool = False) -> Path:
+    """Its compact network with its encoding, ready for `gatewise export`."""
+    if not point.folder.is_dir():
+        raise SweepError(
+            f"{point.folder}: is not on this machine. Run pick where the trial was run, or share the sweep's folder."
+        )
+    model = model_of(point.folder)
+    check_not_of_a_run(out)
+    return save(load(model), out, overwrite=overwrite, attached=attached(model)).path

@@ -22,18 +22,45 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from optuna.distributions import IntDistribution
+from optuna.trial import FixedTrial
+from pydantic import Field, ValidationError
 
 from gatewise.lab import recipe as recipes
-from gatewise.lab.schema import KEYS, SECTIONS, Budget, Dense, Recipe, RecipeError, Refit, parse, suggestion
-from gatewise.lab.sweep.space import SweepError, Variable, in_order, parse_over, parse_variable
+from gatewise.lab.schema import (
+    SECTIONS,
+    Count,
+    Positive,
+    Recipe,
+    RecipeError,
+    Section,
+    is_read,
+    parse,
+    suggestion,
+)
+from gatewise.lab.sweep.space import Space, SweepError, ends_of, parse_over, parse_values, suggested
 
 SPARSE, DENSE = "sparse", "dense"
 OBJECTIVES = ("quality", "bytes", "time")
-OWN_KEYS = ("name", "base", "trials", "minutes", "objectives", "under", "dense", "set", "search")
-UNDER = re.compile(r"\s*(\w+)\s*<=\s*([\d_.eE+]+)\s*")
+UNDER = re.compile(r"\s*(bytes|time)\s*<=\s*(\d[\d_]*(?:\.\d*)?(?:e\d+)?)\s*")
 SMALLEST = 16  # the smallest dense rival has a sixteenth of the neurons
-MOST_CORNERS = 64
+MOST_CORNERS = 256
+
+
+class Written(Section):
+    """The keys of a sweep file, and what may stand behind them."""
+
+    name: str | None = None
+    base: str | None = None
+    trials: Count | None = None
+    minutes: Positive | None = None
+    objectives: Sequence[Literal["quality", "bytes", "time"]] = ("quality", "bytes", "time")
+    under: str | None = None
+    dense: bool = True
+    set: Mapping[str, Any] = Field(default_factory=dict)
+    search: Mapping[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,7 +71,7 @@ class Under:
     most: float
 
     def __str__(self) -> str:
-        return f"{self.objective}<={self.most:g}"
+        return f"{self.objective}<={self.most:.15g}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +80,7 @@ class Plan:
     recipe: Recipe  # with what [set] says
     source: str  # the recipe, as `recipes.load` finds it
     fixed: tuple[str, ...]  # changes of [set] and --set
-    search: tuple[Variable, ...]
+    search: Space
     objectives: tuple[str, ...] = OBJECTIVES
     under: Under | None = None
     trials: int | None = None
@@ -64,24 +91,34 @@ class Plan:
     def kinds(self) -> tuple[str, ...]:
         return (SPARSE, DENSE) if self.dense else (SPARSE,)
 
-    def variables(self, kind: str) -> tuple[Variable, ...]:
-        return self.search if kind == SPARSE else dense_search(self)
+    @property
+    def needs_time(self) -> bool:
+        return "time" in self.objectives or (self.under is not None and self.under.objective == "time")
 
     def base(self, kind: str) -> Recipe:
         return self.recipe if kind == SPARSE else dense_recipe(self.recipe)
 
+    def space(self, kind: str) -> Space:
+        return self.search if kind == SPARSE else dense_space(self)
+
+    def values(self, kind: str, trial: Any) -> dict[str, Any]:
+        return suggested(self.space(kind), self.base(kind).steering(), trial)
+
     def recipe_of(self, kind: str, values: Mapping[str, Any]) -> Recipe:
         """The recipe of one trial."""
         if kind == SPARSE:
-            changes = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-            return recipes.load(self.source, [*self.fixed, *changes])
-        return with_values(self.base(kind), values)
+            return recipes.load(self.source, [*self.fixed, *as_changes(values)])
+        content = self.base(kind).model_dump(exclude_none=True)
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            content[section][name] = value
+        return parse(content)
 
     def to_dict(self) -> dict[str, Any]:
         """What must be the same when a sweep goes on; limits may change."""
         return {
             **{f"base.{key}": value for key, value in self.recipe.steering().items()},
-            **{f"search.{variable.key}": str(variable) for variable in self.search},
+            **{f"search.{key}": str(values) for key, values in self.search.items()},
             "objectives": list(self.objectives),
             "under": str(self.under) if self.under else None,
         }
@@ -89,190 +126,135 @@ class Plan:
 
 def dense_recipe(recipe: Recipe) -> Recipe:
     """Trained for as long as the sparse network, its refit included; nothing is cut on the way."""
-    epochs = recipe.train.epochs + recipe.refit.epochs
-    train = recipe.train.model_copy(update={"epochs": epochs, "shrink_every": 0})
-    update = {"sparsify": Dense(), "budget": Budget(), "refit": Refit(), "train": train, "expect": {}}
-    return recipe.model_copy(update=update)
-
-
-def with_values(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    content = recipe.model_dump(exclude_none=True)
-    for key, value in values.items():
-        section, _, name = key.partition(".")
-        content[section][name] = value
+    content = recipe.model_dump(exclude_none=True, exclude={"sparsify", "budget", "refit", "expect"})
+    content["train"] |= {"epochs": recipe.train.epochs + recipe.refit.epochs, "shrink_every": 0}
     return parse(content)
 
 
-def dense_search(plan: Plan) -> tuple[Variable, ...]:
+def dense_space(plan: Plan) -> Space:
     """Smaller networks with the optimiser and the dropout of the sparse ones: those of their keys that a dense
     network reads, and its size instead of what is searched about it."""
-    sizes = ("model.hidden", "model.embedding")
-    own = {
-        v.key: v
-        for v in plan.search
-        if v.key.startswith(("data.", "model.", "train."))
-        and v.key not in sizes
-        and (v.only_with is None or v.only_with.key.startswith(("data.", "model.", "train.")))
-    }
-    data, values = plan.recipe.data, plan.recipe.steering()
-    tasks = ("word-ptb", "words", "imdb", "agnews", "csv")
-    scaled = sizes if data.task in tasks and values.get("data.vectors", "none") == "none" else sizes[:1]
-    for key in scaled:
-        searched = next((v for v in plan.search if v.key == key), None)
-        most = max(searched.ends()) if searched else values[key]
-        least = max(2, most // SMALLEST)
-        if least < most:
-            own[key] = Variable(key, least, most, log=True, whole=True)
-    return tuple(own.values())
+    base, sizes = plan.base(DENSE).steering(), ["model.hidden"]
+    if is_read("model.embedding", base) and base.get("data.vectors", "none") == "none":
+        sizes.append("model.embedding")
+    read = ("data.", "model.", "train.")
+    own = {key: v for key, v in plan.search.items() if key.startswith(read) and is_read(key, base)}
+    for key in sizes:
+        most = max(ends_of(own[key])) if key in own else base[key]
+        own[key] = IntDistribution(min(most, max(2, most // SMALLEST)), most, log=True)
+    return own
+
+
+def as_changes(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 # Reading.
 
 
-def read_plan(
-    source: str,
-    over: Sequence[str] = (),
-    changes: Sequence[str] = (),
-    **options: Any,
-) -> Plan:
+def read_plan(source: str, over: Sequence[str] = (), changes: Sequence[str] = (), **options: Any) -> Plan:
     """A sweep file, or a recipe with `--over`; what the command line says goes before what the file says."""
-    content = _content(source)
-    unknown = [key for key in content if key not in OWN_KEYS]
-    if unknown:
-        raise SweepError(f"{source}: unknown key {unknown[0]!r}{suggestion(unknown[0], OWN_KEYS)}")
-    given = {**content, **{key: value for key, value in options.items() if value is not None}}
-    base = given.get("base", source)
-    if not isinstance(base, str):
-        raise SweepError(
-            f"{source}: base = {base!r} must be the name of a recipe, or a file that ends in .toml."
-        )
-    if "base" in content and base.endswith(".toml"):
+    content = content_of(source) | {key: value for key, value in options.items() if value is not None}
+    given = checked(source, content)
+    base = given.base or source
+    if given.base and base.endswith(".toml"):
         base = str(Path(source).parent / base)
-    fixed = [
-        f"{key}={json.dumps(value)}" for key, value in _flat(source, "set", given.get("set", {})).items()
-    ]
-    fixed += changes
+    fixed = (*as_changes(flat(given.set)), *changes)
     recipe = recipes.load(base, fixed)
-    listed = {
-        key: parse_variable(key, spec)
-        for key, spec in _flat(source, "search", given.get("search", {})).items()
-    }
-    listed |= {variable.key: variable for variable in map(parse_over, over)}
-    if not listed:
+    search = {key: parse_values(key, spec) for key, spec in flat(given.search).items()}
+    for text in over:
+        search |= parse_over(text)
+    if not search:
         raise SweepError(
             f"{source}: there is nothing to search. Give it a [search] table, or say --over "
             '"sparsify.group=log 1e-4..1e-2".'
         )
-    search = in_order(listed.values(), recipe.steering())
-    under = parse_under(given["under"]) if given.get("under") is not None else None
-    objectives = ("quality",) if under else _objectives(given.get("objectives", OBJECTIVES))
-    plan = Plan(
-        str(given.get("name") or Path(source).stem),
-        recipe,
-        base,
-        tuple(fixed),
-        search,
-        objectives,
-        under,
-        _limit("trials", given.get("trials"), int),
-        _limit("minutes", given.get("minutes"), float),
-        bool(given.get("dense", True)) and _has_sparse(recipe, search),
-    )
-    if plan.trials is None and plan.minutes is None:
+    if given.trials is None and given.minutes is None:
         raise SweepError(
             f"{source}: a sweep needs an end: trials = 40 or minutes = 60, --trials or --minutes."
+        )
+    under = None if given.under is None else parse_under(given.under)
+    objectives = tuple(name for name in OBJECTIVES if name in given.objectives)
+    # Where every trial is dense, rivals would be more of the same.
+    dense = given.dense and (recipe.sparsify.method != "none" or "sparsify.method" in search)
+    objectives = ("quality",) if under else objectives
+    name = given.name or Path(source).stem
+    plan = Plan(name, recipe, base, fixed, search, objectives, under, given.trials, given.minutes, dense)
+    if plan.needs_time and recipe.data.task == "g2p":
+        raise SweepError(
+            f"{source}: a network that spells has no steps to time: name --objectives quality,bytes."
         )
     check_corners(plan)
     return plan
 
 
-def _content(source: str) -> dict[str, Any]:
+def content_of(source: str) -> dict[str, Any]:
     """A sweep file; nothing, where the source is a recipe."""
     if Path(source).suffix != ".toml":
         return {}
     try:
         found = tomllib.loads(Path(source).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise SweepError(f"{source}: cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{source}: is not TOML ({error}).") from error
     # A recipe has sections, which no sweep has; it may have a base, too.
     return {} if set(found) & {*SECTIONS, "title", "expect"} else found
 
 
-def _flat(source: str, where: str, table: Any) -> dict[str, Any]:
-    """`section.key` of the tables that TOML makes of dotted keys."""
-    if not isinstance(table, Mapping):
-        raise SweepError(f"{source}: [{where}] must be a table, not {table!r}.")
-    found: dict[str, Any] = {}
-    for section, keys in table.items():
-        if not isinstance(keys, Mapping):
-            if "." in section:
-                found[section] = keys
-                continue
-            hint = next((full for full in KEYS if full.endswith(f".{section}")), "")
-            better = f"; did you mean {hint!r}?" if hint else suggestion(section, list(KEYS))
-            raise SweepError(f"{source}: [{where}] {section}: name the section, too{better}")
-        found |= {f"{section}.{key}": value for key, value in keys.items()}
+def checked(source: str, content: dict[str, Any]) -> Written:
+    if isinstance(names := content.get("objectives"), str):
+        content["objectives"] = [part.strip() for part in names.split(",")]
+    try:
+        found = Written.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, given = str(first["loc"][0]), first["input"]
+        told = first["msg"].replace("Input", f"{key} = {given!r}", 1) + "."
+        if first["type"] == "extra_forbidden":
+            told = f"unknown key {key!r}{suggestion(key, Written.model_fields)}"
+        raise SweepError(f"{source}: {told}") from None
+    if "quality" not in found.objectives:
+        raise SweepError(f"objectives: {', '.join(found.objectives)}: name quality, too.")
     return found
 
 
-def parse_under(text: Any) -> Under:
-    found = UNDER.fullmatch(text) if isinstance(text, str) else None
-    if found is None or found[1] not in OBJECTIVES[1:]:
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """`section.key` of the tables that TOML makes of dotted keys."""
+    found: dict[str, Any] = {}
+    for section, keys in table.items():
+        inner = keys if isinstance(keys, Mapping) else {"": keys}
+        found |= {f"{section}.{key}".rstrip("."): value for key, value in inner.items()}
+    return found
+
+
+def parse_under(text: str) -> Under:
+    found = UNDER.fullmatch(text)
+    if found is None:
         raise SweepError(
             f"under = {text!r}: write it as bytes<=200_000 or time<=50, the latter in microseconds."
         )
-    return Under(found[1], float(found[2].replace("_", "")))
-
-
-def _objectives(names: Any) -> tuple[str, ...]:
-    listed = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
-    for name in listed:
-        if name not in OBJECTIVES:
-            raise SweepError(
-                f"objectives: {name!r} is none{suggestion(str(name), OBJECTIVES)} There are {', '.join(OBJECTIVES)}."
-            )
-    if "quality" not in listed or len(set(listed)) < len(listed):
-        raise SweepError(f"objectives: {', '.join(listed)}: name quality, and each one once.")
-    return tuple(name for name in OBJECTIVES if name in listed)
-
-
-def _limit(key: str, value: Any, kind: type[Any]) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != kind(value):
-        raise SweepError(f"{key} = {value!r} must be a {'whole ' if kind is int else ''}number above 0.")
-    return kind(value)
-
-
-def _has_sparse(recipe: Recipe, search: Sequence[Variable]) -> bool:
-    """Where every trial is dense, rivals would be more of the same."""
-    return recipe.sparsify.method != "none" or any(v.key == "sparsify.method" for v in search)
+    return Under(found[1], float(found[2]))
 
 
 def check_corners(plan: Plan) -> None:
     """Both ends of every range make a recipe: what cannot be is said before the first trial."""
+    unread = set(plan.search)
     for kind in plan.kinds:
-        variables, base = plan.variables(kind), plan.base(kind).steering()
-        chosen = itertools.product(*(v.choices for v in variables if v.choices))
-        for choices in itertools.islice(chosen, MOST_CORNERS):
-            picked = dict(zip((v.key for v in variables if v.choices), choices))
-            for end in (0, -1):
-                values: dict[str, Any] = {}
-                for v in variables:
-                    c = v.only_with
-                    if c is None or {**base, **picked, **values}.get(c.key) == c.value:
-                        values[v.key] = picked[v.key] if v.choices else v.ends()[end]
-                _check_corner(plan, kind, values)
+        space = plan.space(kind)
+        corners = itertools.product(*map(ends_of, space.values()))
+        for corner in itertools.islice(corners, MOST_CORNERS):
+            values = plan.values(kind, FixedTrial(dict(zip(space, corner))))
+            unread -= set(values)
+            try:
+                plan.recipe_of(kind, values)
+            except RecipeError as error:
+                raise SweepError(
+                    f"{plan.name}: a {kind} trial with {said(values)} is no recipe: {error} Narrow the range."
+                ) from error
+    if unread:
+        raise SweepError(f"{plan.name}: no trial reads {', '.join(sorted(unread))}. Leave it out.")
 
 
-def _check_corner(plan: Plan, kind: str, values: Mapping[str, Any]) -> None:
-    try:
-        plan.recipe_of(kind, values)
-    except RecipeError as error:
-        said = ", ".join(f"{key}={value}" for key, value in values.items())
-        raise SweepError(
-            f"{plan.name}: a {kind} trial with {said} is no recipe: {error} Narrow the range, or search the key "
-            '"only with" another one.'
-        ) from error
+def said(values: Mapping[str, Any]) -> str:
+    """`sparsify.group 0.0017, model.dropout 0.2`"""
+    parts = {key: f"{value:.3g}" if isinstance(value, float) else value for key, value in values.items()}
+    return ", ".join(f"{key} {text}" for key, text in parts.items())

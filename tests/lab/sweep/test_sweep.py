@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from tiny_sweeps import (
     names,
     plan_of,
     run,
+    runs,
     start,
     told,
     trials_of,
@@ -28,11 +27,10 @@ from tiny_sweeps import (
 from gatewise.lab import cli
 from gatewise.lab.files import Diverged, RunError
 from gatewise.lab.finished.saved import evaluate_saved
-from gatewise.lab.sweep import places, worker
+from gatewise.lab.sweep import storage, worker
 from gatewise.lab.sweep.front import open_front, write_front
-from gatewise.lab.sweep.journal import Alive, Journal
 from gatewise.lab.sweep.space import SweepError
-from gatewise.lab.sweep.storage import open_journal
+from gatewise.lab.sweep.storage import RUN
 
 
 def test_a_sweep_has_as_many_dense_rivals_and_goes_on_when_begun_again(folder: Path, tmp_path: Path) -> None:
@@ -58,12 +56,13 @@ def test_another_sweep_in_the_folder_is_refused_with_what_differs(folder: Path, 
     run(plan_of(trials=1, dense=False), tmp_path, folder)
     wider = plan_of(over=["sparsify.group=log 1e-5..1e-2", "model.dropout=0..0.5"])
     with pytest.raises(
-        SweepError, match=r"search.sparsify.group was 'log 0.0001..0.01', is 'log 1e-05..0.01'"
+        SweepError, match=r"search.sparsify.group was 'Float.* low=0.0001, .*is 'Float.* low=1e-05"
     ):
         run(wider, tmp_path, folder)
-    (tmp_path / "sweep.json").unlink()  # the storage knows it, too
     with pytest.raises(SweepError, match=r"the study 'tiny' is another sweep: base.train.lr was"):
         run(plan_of("train.lr=0.5"), tmp_path, folder)
+    with pytest.raises(SweepError, match=r"holds the sweep 'tiny', in trials.db. Name another --out"):
+        run(plan_of(name="other"), tmp_path, folder)
     assert len(trials_of(tmp_path)) == 1
 
 
@@ -76,7 +75,7 @@ def test_a_trial_that_diverges_is_told_and_not_tried_again(
     monkeypatch.setattr(worker, "train", diverge)
     said = run(plan_of(dense=False), tmp_path, folder)
     assert said == [f"sparse {k}: failed: the loss was NaN." for k in range(2)]
-    assert [trial.user_attrs[places.ERROR] for trial in trials_of(tmp_path)] == ["the loss was NaN."] * 2
+    assert [trial.user_attrs[worker.ERROR] for trial in trials_of(tmp_path)] == ["the loss was NaN."] * 2
     with pytest.raises(SweepError, match="no trial has finished"):
         write_front(open_front(tmp_path), tmp_path)
 
@@ -100,12 +99,11 @@ def test_what_the_machine_is_to_blame_for_ends_the_sweep_and_loses_nothing(
     monkeypatch.setattr(worker, "train", original)
     run(plan_of(dense=False), tmp_path, folder)
     trials = trials_of(tmp_path)
-    done = finished(trials)
-    assert len(done) == len(set(map(places.first_of, done))) == 2
-    assert all(trial.params == trials[0].params for trial in trials if places.first_of(trial) == 0)
+    assert len(runs(trials)) == 2
+    assert all(trial.params == trials[0].params for trial in trials if trial.user_attrs[RUN] == "0000")
 
 
-def test_a_trial_that_raises_ends_its_worker_and_is_given_up_at_last(
+def test_a_mistake_ends_its_worker_and_is_not_tried_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake of ours is shown; the sweep does not stumble over it for ever."""
@@ -113,42 +111,34 @@ def test_a_trial_that_raises_ends_its_worker_and_is_given_up_at_last(
     def broken(*_: Any) -> dict[str, Any]:
         raise ValueError("a mistake")
 
-    original = worker.train
-    monkeypatch.setattr(worker, "train", broken)
-    for _ in range(places.ATTEMPTS):
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "train", broken)
         with pytest.raises(ValueError, match="a mistake"):
-            run(plan_of(dense=False, trials=1), tmp_path, folder)
-    monkeypatch.setattr(worker, "train", original)
-    assert run(plan_of(dense=False, trials=1), tmp_path, folder) == []
-    assert len(trials_of(tmp_path)) == places.ATTEMPTS
+            run(plan_of(dense=False), tmp_path, folder)
+    assert len(run(plan_of(dense=False), tmp_path, folder)) == 1
+    assert open_front(tmp_path).unfinished == 1
 
 
 def test_a_trial_that_kills_its_workers_is_given_up(folder: Path, tmp_path: Path) -> None:
     """Out of memory each time: the sweep must come to an end."""
     plan = plan_of(dense=False, trials=1)
-    run(plan, tmp_path, folder)
-    journal = (tmp_path / "journal.log").read_text().splitlines(keepends=True)
-    begun = next(k for k, line in enumerate(journal) if '"worker"' in line) + 1
-    lives = "".join(journal[:begun])  # the worker is gone, its trial runs
-    for _ in range(places.ATTEMPTS):
-        (tmp_path / "journal.log").write_text(lives)
-        storage = open_journal(tmp_path / "journal.log")
-        study = optuna.load_study(study_name="tiny", storage=storage)
-        alive = Alive(tmp_path / "workers")
-        places.fail_dead(study, alive, 1.0)
-        alive.close()
-        lost = places.lost(study.get_trials())
-        for trial in lost:
-            places.take_up(study, trial)
-            study.ask()  # by one more worker that dies
-        lives = (tmp_path / "journal.log").read_text()
-    assert lost == []
+    attempts = 0
+    with worker.begun(worker.Job(plan, tmp_path, folder)) as studies:
+        study = studies["sparse"]
+        while worker.Worker(worker.Job(plan, tmp_path), studies, print).next_kind():
+            trial = study.ask()
+            trial.set_user_attr(RUN, trial.user_attrs.get(RUN, "0000"))
+            study._storage.record_heartbeat(trial._trial_id)
+            with study._storage._backend.engine.begin() as connection:  # long ago
+                connection.exec_driver_sql("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'")
+            attempts += 1
+    assert attempts == 1 + storage.RETRIES
     assert run(plan, tmp_path, folder) == []
 
 
 def test_kill_9_of_one_of_two_workers(folder: Path, tmp_path: Path) -> None:
-    """Its trial is taken up from its checkpoint, by the other worker, exactly once; all trials have a result."""
-    line = command(tmp_path, folder, 4, "--no-dense", epochs=25)
+    """The other makes its trial again, from the checkpoint, with the same values; all runs have one result."""
+    line = command(tmp_path, folder, 4, "--no-dense", "--heartbeat", "1", epochs=25)
     first, second = start(line), start(line)
     try:
         killed, had = kill_in_the_middle(first, tmp_path, set())
@@ -157,11 +147,12 @@ def test_kill_9_of_one_of_two_workers(folder: Path, tmp_path: Path) -> None:
     finally:
         end(first, second)
     trials = trials_of(tmp_path)
-    done = finished(trials)
-    assert len(done) == len(set(map(places.first_of, done))) == 4
-    (again,) = (trial for trial in trials if places.FOLLOWS in trial.user_attrs)
-    assert places.first_of(again) == int(killed.name)
-    assert again.params == trials[places.first_of(again)].params
+    assert len(runs(trials)) == 4
+    (again,) = (
+        trial for trial in trials if optuna.storages.RetryHeartbeatStaleTrialCallback.retry_history(trial)
+    )
+    assert again.user_attrs[RUN] == killed.name
+    assert again.params == trials[int(killed.name)].params
     # Lines hold times of a clock: those of before the kill are there only if the run went on behind them.
     assert told(killed)[: len(had) - 1] == had[:-1]
     assert len(told(killed)) == 25
@@ -170,51 +161,57 @@ def test_kill_9_of_one_of_two_workers(folder: Path, tmp_path: Path) -> None:
 
 
 def test_two_workers_of_one_command(folder: Path, tmp_path: Path) -> None:
+    """On one SQLite file; each run is made once, though both ask for trials at the same time."""
     line = command(tmp_path, folder, 2, "--workers", "2")
     process = start(line)
     _, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
     for kind in ("sparse", "dense"):
         assert len(finished(trials_of(tmp_path, kind=kind))) == 2
-    assert len(list((tmp_path / "workers").iterdir())) == 0
+        assert len(list((tmp_path / kind).iterdir())) == 2
 
 
-def test_a_half_line_in_the_journal_is_dropped(folder: Path, tmp_path: Path) -> None:
-    """A machine that stopped while it wrote: a line behind the half one would spoil the file for good."""
-    run(plan_of(dense=False, trials=1), tmp_path, folder)
-    with (tmp_path / "journal.log").open("a") as file:
-        file.write('{"op_code":4,"worker')
-    assert len(run(plan_of(dense=False), tmp_path, folder)) == 1
-    assert len(finished(trials_of(tmp_path))) == 2
+def test_a_file_of_trials_that_is_damaged_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "trials.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(SweepError, match=r"trials.db: cannot be used for a sweep \(file is not a database\)"):
+        run(plan_of(dense=False), tmp_path, folder)
 
 
-def test_a_journal_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence, and the file is as it was."""
-    journal = Journal(tmp_path / "journal.log")
-    journal.append_logs([{"a": 1}])
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr("gatewise.lab.sweep.journal.os.fsync", full)
-        with pytest.raises(SweepError, match=r"journal.log: could not be written \(No space left"):
-            journal.append_logs([{"b": 2}])
-    journal.append_logs([{"c": 3}])
-    assert [json.loads(line) for line in journal.path.read_text().splitlines()] == [{"a": 1}, {"c": 3}]
+def test_a_folder_may_have_any_name(folder: Path, tmp_path: Path) -> None:
+    """Optuna fills in templates, and an address has a query."""
+    out = tmp_path / "{SCHEMA} ?a=b %20"
+    run(plan_of(dense=False, trials=1), out, folder)
+    assert len(open_front(out).points) == 1
+    assert (out / "trials.db").exists()
 
 
 def test_with_a_limit_hopeless_trials_are_stopped_early(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest count, and are those that fit; networks above the limit are no measure for those below it."""
-    monkeypatch.setattr("gatewise.lab.sweep.studies.ENOUGH", 1)
+    monkeypatch.setattr("gatewise.lab.sweep.storage.ENOUGH", 1)
     plan = plan_of("train.epochs=4", "train.lr=0.5", under="bytes<=1_000_000", dense=False, trials=8)
     said = run(plan, tmp_path, folder)
     states = [trial.state for trial in trials_of(tmp_path)]
     assert set(states) <= {TrialState.COMPLETE, TrialState.PRUNED}
     assert sum("stopped early" in line for line in said) == states.count(TrialState.PRUNED)
     assert TrialState.PRUNED in states
+
+
+def test_networks_above_the_limit_are_no_measure_for_those_below_it(folder: Path, tmp_path: Path) -> None:
+    """Larger networks are better: their median would stop those that fit. They are points of the front."""
+    run(plan_of(under="bytes<=1", dense=False, objectives="quality"), tmp_path, folder)
+    trials = trials_of(tmp_path)
+    assert [trial.state for trial in trials] == [TrialState.PRUNED] * 2
+    assert all(trial.constraints["bytes"] > 0 for trial in trials)
+    assert len(open_front(tmp_path).points) == 2
+
+
+def test_a_step_is_timed_where_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    """By the clock, in the engine: a network with more to do takes longer."""
+    run(plan_of(objectives="quality,bytes,time", dense=False, trials=1), tmp_path, folder)
+    (point,) = open_front(tmp_path).points
+    assert 0 < point.measured["time"] < 1e4
 
 
 def test_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

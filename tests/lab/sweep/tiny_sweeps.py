@@ -13,11 +13,10 @@ from typing import Any
 
 import optuna
 
-from gatewise.lab.sweep.front import Front, Point, unbeaten
+from gatewise.lab.sweep.front import Front, Point
 from gatewise.lab.sweep.plan import Plan, read_plan
-from gatewise.lab.sweep.storage import opened
-from gatewise.lab.sweep.sweep import Setup, sweep
-from gatewise.lab.sweep.worker import Where
+from gatewise.lab.sweep.storage import RUN, opened
+from gatewise.lab.sweep.worker import Job, sweep
 
 RECIPE = "ptb-word-small-prune-wgn"
 OVER = ["sparsify.group=log 1e-4..1e-2", "model.dropout=0..0.5"]
@@ -32,7 +31,7 @@ def plan_of(*changes: str, over: list[str] = OVER, **options: Any) -> Plan:
 def run(plan: Plan, out: Path, folder: Path, storage: str | None = None, **more: Any) -> list[str]:
     """What the sweep said, line by line."""
     said: list[str] = []
-    sweep(Setup(plan, Where(out, folder, "cpu", **more), storage), say=said.append)
+    sweep(Job(plan, out, folder, "cpu", storage, **more), say=said.append)
     return said
 
 
@@ -95,14 +94,20 @@ def finished(trials: list[optuna.trial.FrozenTrial]) -> list[optuna.trial.Frozen
     return [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
 
 
+def runs(trials: list[optuna.trial.FrozenTrial]) -> list[str]:
+    """Of finished trials, the runs that they made."""
+    return sorted(trial.user_attrs[RUN] for trial in finished(trials))
+
+
 def front_of_folders(out: Path, front: Front) -> list[str]:
     """The front again, from nothing but the results in the run folders."""
     points = []
     for path in sorted(out.glob("*/[0-9]*/result.json")):
-        measured = front.measures.of(json.loads(path.read_text()))
-        points.append(Point(path.parts[-3], int(path.parts[-2]), path.parent, measured, {}))
+        result = json.loads(path.read_text())
+        measured = {"quality": result["quality"][front.quality], "bytes": result["counts"]["bytes_int8"]}
+        points.append(Point("/".join(path.parts[-3:-1]), path.parent, measured, {}))
     assert len(points) == len(front.points)
-    return [point.name for point in unbeaten(points, front.measures)]
+    return names(Front(front.name, front.quality, front.higher_is_better, tuple(points)).best)
 
 
 def names(points: Any) -> list[str]:
