@@ -6,13 +6,12 @@ a beats b:  a is nowhere worse than b, and somewhere better
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import optuna
 
 from gatewise.export import attached, load, save
@@ -20,9 +19,9 @@ from gatewise.lab.analyse.history import named
 from gatewise.lab.analyse.page import render
 from gatewise.lab.files import MODEL, check_not_of_a_run, model_of, write_json, write_whole
 from gatewise.lab.finished.explore import write_report
-from gatewise.lab.sweep.plan import DENSE, OBJECTIVES, SPARSE, Under
+from gatewise.lab.sweep.plan import KINDS, OBJECTIVES, Under
 from gatewise.lab.sweep.space import SweepError
-from gatewise.lab.sweep.storage import ABOUT, MEASURED, RUN, opened, read_about, runs_of, study_name
+from gatewise.lab.sweep.storage import ABOUT, MEASURED, RUN, opened, read_about, study_name
 from gatewise.lab.training.progress import shown_quality
 
 REPORT = "report.html"  # of a run: its own page, which its point opens
@@ -59,16 +58,14 @@ class Front:
     @property
     def best(self) -> list[Point]:
         """Runs that no other beats, the smallest first."""
-        up = {"quality"} if self.higher_is_better else set()
-        costs = np.array(
-            [
-                [-p.measured[key] if key in up else p.measured[key] for key in self.measures]
-                for p in self.points
-            ]
-        ).reshape(len(self.points), -1)
-        beaten = [bool(((costs <= own).all(1) & (costs < own).any(1)).any()) for own in costs]
-        best = [point for point, is_beaten in zip(self.points, beaten) if not is_beaten]
-        return sorted(best, key=lambda point: [point.measured[key] for key in reversed(self.measures)])
+        sign, others = -1 if self.higher_is_better else 1, self.measures[1:]
+        costs = [(sign * p.measured["quality"], *(p.measured[key] for key in others)) for p in self.points]
+        best = [
+            (own[::-1], k)
+            for k, own in enumerate(costs)
+            if not any(cost != own and all(a <= b for a, b in zip(cost, own)) for cost in costs)
+        ]
+        return [self.points[k] for _, k in sorted(best)]
 
 
 def open_front(folder: Path, address: str | None = None) -> Front:
@@ -78,28 +75,22 @@ def open_front(folder: Path, address: str | None = None) -> Front:
         raise SweepError(
             f"{folder}: has no {ABOUT}, so it is no folder of a sweep. `gatewise sweep` makes one."
         )
-    points, runs = dict[str, Point](), 0
     with opened(address or about["storage"], folder) as storage:
         known = optuna.get_all_study_names(storage)
-        names = {kind: study_name(about["name"], kind) for kind in (SPARSE, DENSE)}
-        if names[SPARSE] not in known:
+        names = [name for kind in KINDS if (name := study_name(about["name"], kind)) in known]
+        if not names:
             raise SweepError(f"{folder}: the sweep {about['name']!r} has not begun in its storage.")
-        for kind, name in names.items():
-            if name in known:
-                study = optuna.load_study(study_name=name, storage=storage)
-                trials = study.get_trials(deepcopy=False)
-                runs += len(runs_of(trials))
-                points |= {point.name: point for point in points_of(kind, trials, folder)}
-        quality, direction = study.metric_names[0], study.directions[0]
+        studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+        trials = [trial for study in studies for trial in study.get_trials(deepcopy=False)]
+        quality, direction = studies[0].metric_names[0], studies[0].directions[0]
+    points = {
+        name: Point(name, folder / name, trial.user_attrs[MEASURED], dict(trial.params))
+        for trial in trials
+        if MEASURED in trial.user_attrs and (name := trial.user_attrs[RUN])
+    }
     higher = direction == optuna.study.StudyDirection.MAXIMIZE
-    return Front(about["name"], quality, higher, tuple(points.values()), runs - len(points))
-
-
-def points_of(kind: str, trials: Sequence[Any], folder: Path) -> Iterator[Point]:
-    for trial in trials:
-        if MEASURED in trial.user_attrs:
-            name = f"{kind}/{trial.user_attrs[RUN]}"
-            yield Point(name, folder / name, trial.user_attrs[MEASURED], dict(trial.params))
+    unfinished = len({trial.user_attrs[RUN] for trial in trials if RUN in trial.user_attrs} - set(points))
+    return Front(about["name"], quality, higher, tuple(points.values()), unfinished)
 
 
 # Showing.

@@ -42,7 +42,7 @@ from gatewise.lab.schema import (
 )
 from gatewise.lab.sweep.space import Space, SweepError, ends_of, parse_over, parse_values, suggested
 
-SPARSE, DENSE = "sparse", "dense"
+KINDS = SPARSE, DENSE = "sparse", "dense"
 OBJECTIVES = ("quality", "bytes", "time")
 UNDER = re.compile(r"\s*(bytes|time)\s*<=\s*(\d[\d_]*(?:\.\d*)?(?:e\d+)?)\s*")
 SMALLEST = 16  # the smallest dense rival has a sixteenth of the neurons
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return (SPARSE, DENSE) if self.dense else (SPARSE,)
+        return KINDS if self.dense else (SPARSE,)
 
     @property
     def needs_time(self) -> bool:

@@ -19,6 +19,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from gatewise.export.saved.schema import maybe, record, text
 from gatewise.lab.data.corpus import load_data
@@ -42,18 +43,17 @@ ENOUGH, WARM_UP = 5, 0.3  # trials before one is stopped early, and the part of 
 @contextmanager
 def opened(address: str | None, folder: Path, heartbeat: int = HEARTBEAT) -> Iterator[RDBStorage]:
     """Optuna's storage without a word of its own; where it fails, one sentence without a password."""
-    verbosity = optuna.logging.get_verbosity()
+    url, verbosity = url_of(address, folder), optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    url = url_of(address, folder)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            warnings.simplefilter("ignore", UserWarning)  # a network of which nothing is left is a point, too
             storage = made(url, heartbeat)
             try:
                 yield storage
             finally:
                 storage.remove_session()
-                storage.engine.dispose()
     except Exception as error:
         reason = reason_of(error, url.password)
         if reason is None:
@@ -74,7 +74,7 @@ def made(url: URL, heartbeat: int, attempts: int = 20) -> RDBStorage:
         return RDBStorage(
             # Optuna looks for {SCHEMA_VERSION} in it.
             url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}"),
-            engine_kwargs={"connect_args": WAIT[kind], "pool_pre_ping": True},
+            engine_kwargs={"connect_args": WAIT[kind], "poolclass": NullPool},
             heartbeat_interval=heartbeat,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
         )
@@ -101,7 +101,8 @@ def url_of(address: str | None, folder: Path) -> URL:
 
 
 def without_password(url: URL) -> str:
-    return str(url.difference_update_query(["password"])._replace(password=None))
+    bare = url.difference_update_query(["password"])._replace(password=None)
+    return str(bare.set(drivername=url.get_backend_name()))
 
 
 def reason_of(error: BaseException | None, password: Any) -> str | None:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,19 +26,10 @@ from optuna.trial import TrialState
 from gatewise.export import load
 from gatewise.lab.data.sources import DataError
 from gatewise.lab.files import Diverged, RunError, model_of
-from gatewise.lab.schema import RecipeError
+from gatewise.lab.schema import Recipe, RecipeError
 from gatewise.lab.sweep.plan import Plan, said
 from gatewise.lab.sweep.space import SweepError
-from gatewise.lab.sweep.storage import (
-    HEARTBEAT,
-    MEASURED,
-    RUN,
-    joined,
-    opened,
-    runs_of,
-    shown,
-    write_about,
-)
+from gatewise.lab.sweep.storage import MEASURED, RUN, joined, opened, runs_of, shown, write_about
 from gatewise.lab.timing import example, take_turns
 from gatewise.lab.training.lock import Busy
 from gatewise.lab.training.options import Options
@@ -71,7 +61,7 @@ class Job:
     device: str | None = None
     storage: str | None = None
     checkpoint_every: float = 60.0
-    heartbeat: int = HEARTBEAT
+    heartbeat: int = 20
 
 
 def sweep(job: Job, workers: int = 1, say: Say = print) -> None:
@@ -95,11 +85,11 @@ def sweep(job: Job, workers: int = 1, say: Say = print) -> None:
     finally:
         for process in processes:
             process.join()  # an interrupt from the terminal has told them, too
-    if early := sum(bool(process.exitcode) for process in processes):
-        note = f"{early} of {workers} workers ended before the sweep did"
-        if early == workers:
-            raise SweepError(f"{job.folder}: {note}; the same line goes on.")
-        say(f"note: {note}; the others took over")
+    early = sum(bool(process.exitcode) for process in processes)
+    if early == workers:
+        raise SweepError(f"{job.folder}: all workers ended before the sweep did; the same line goes on.")
+    if early:
+        say(f"note: {early} of {workers} workers ended before the sweep did; the others took over")
 
 
 @contextmanager
@@ -129,8 +119,7 @@ class Worker:
         self.quality = next(iter(studies.values())).metric_names[0]  # valid_ppl
 
     def work(self) -> None:
-        minutes = self.plan.minutes
-        end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        end = time.monotonic() + 60 * (self.plan.minutes or math.inf)
         while time.monotonic() < end:
             kind = self.next_kind()
             if kind is not None:
@@ -161,9 +150,9 @@ class Worker:
         return any(RUN in trial.user_attrs for trials in running for trial in trials)
 
     def one_trial(self, kind: str) -> None:
-        ours = (Surplus, Busy, *FAILURES)
         try:
-            self.studies[kind].optimize(partial(self.objective, kind), n_trials=1, catch=ours)
+            objective, caught = partial(self.objective, kind), (Surplus, Busy, *FAILURES)
+            self.studies[kind].optimize(objective, n_trials=1, catch=caught)
         except ValueError as error:
             # This worker was silent for too long, and another has the trial, with the result that lies in the folder.
             if not str(error).startswith("Cannot tell a FAIL trial"):
@@ -174,19 +163,19 @@ class Worker:
             trials = self.studies[kind].get_trials(deepcopy=False)[: trial.number]
             if self.plan.trials is not None and len(runs_of(trials)) >= self.plan.trials:
                 raise Surplus
-            trial.set_user_attr(RUN, f"{trial.number:04d}")
+            trial.set_user_attr(RUN, f"{kind}/{trial.number:04d}")
         run = trial.user_attrs[RUN]
         try:
             values = self.plan.values(kind, trial)
-            found = self.measured(kind, run, values, trial)
+            found = self.measured(run, self.plan.recipe_of(kind, values), trial)
             trial.set_user_attr(MEASURED, found)
-            self.say(f"{kind} {run}: {shown(found, self.quality)}  ({said(values)})")
+            self.say(f"{run}: {shown(found, self.quality)}  ({said(values)})")
         except FAILURES as error:
             trial.set_user_attr(ERROR, str(error))
-            self.say(f"{kind} {run}: failed: {error}")
+            self.say(f"{run}: failed: {error}")
             raise
         except optuna.TrialPruned:
-            self.say(f"{kind} {run}: stopped early")
+            self.say(f"{run}: stopped early")
             raise
         except INTERRUPTS as error:
             with suppress(Exception):  # the reason may be the storage
@@ -200,17 +189,13 @@ class Worker:
                 raise optuna.TrialPruned  # it is no measure for those that fit
         return [found[name] for name in self.plan.objectives]
 
-    def measured(
-        self, kind: str, run: str, values: Mapping[str, Any], trial: optuna.Trial
-    ) -> dict[str, float]:
+    def measured(self, run: str, recipe: Recipe, trial: optuna.Trial) -> dict[str, float]:
         """quality, bytes, and time where it is asked for."""
-        told = {
-            "name": f"{self.plan.name}-{kind}-{run}",
-            "title": f"{self.plan.name}, {kind} {run}",
-            "expect": {},  # the paper's numbers belong to the paper's settings
-        }
+        name = f"{self.plan.name}-{run.replace('/', '-')}"
+        # The paper's numbers belong to the paper's settings.
+        told = {"name": name, "title": f"{self.plan.name}, {run}", "expect": {}}
         options = Options(
-            self.job.folder / kind / run,
+            self.job.folder / run,
             self.job.data_dir,
             self.job.device,
             resume=True,
@@ -218,9 +203,7 @@ class Worker:
             quiet=True,
             on_epoch=partial(self.stop_if_hopeless, trial) if self.plan.under else None,
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a network of which nothing is left is a point, too
-            result = train(self.plan.recipe_of(kind, values).model_copy(update=told), options)
+        result = train(recipe.model_copy(update=told), options)
         quality = result["quality"][self.quality]
         if quality is None or not math.isfinite(quality):
             raise Diverged(f"{self.quality} is not finite: the network has learned nothing.")
@@ -228,9 +211,8 @@ class Worker:
         return {**found, "time": step_microseconds(options.out)} if self.plan.needs_time else found
 
     def stop_if_hopeless(self, trial: optuna.Trial, line: Mapping[str, Any]) -> None:
-        quality = line.get(self.quality)
-        if quality is not None:
-            trial.report(quality, line["epoch"])
+        if line.get(self.quality) is not None:
+            trial.report(line[self.quality], line["epoch"])
             if trial.should_prune():
                 raise optuna.TrialPruned
 

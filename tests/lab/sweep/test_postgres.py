@@ -51,7 +51,7 @@ def test_workers_that_are_killed_and_workers_that_join(server: Server, folder: P
         end(*workers)
     trials = trials_of(tmp_path, server.url())
     assert len(runs(trials)) == 6
-    (again,) = (trial for trial in finished(trials) if trial.user_attrs[RUN] == killed.name)
+    (again,) = (trial for trial in finished(trials) if trial.user_attrs[RUN] == f"sparse/{killed.name}")
     assert again.number > int(killed.name)
     assert again.params == trials[int(killed.name)].params
     # Lines hold times of a clock: those of before the kill are there only if the run went on behind them.
