@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 from tiny_sweeps import (
+    SMALL,
     command,
     end,
     finished,
@@ -28,6 +29,7 @@ from gatewise.lab.files import Diverged, RunError
 from gatewise.lab.finished.saved import evaluate_saved
 from gatewise.lab.sweep import storage, worker
 from gatewise.lab.sweep.front import open_front, write_front
+from gatewise.lab.sweep.plan import read_plan
 from gatewise.lab.sweep.space import SweepError
 from gatewise.lab.sweep.storage import RUN
 
@@ -205,9 +207,18 @@ def test_networks_above_the_limit_are_no_measure_for_those_below_it(folder: Path
     assert len(open_front(tmp_path).points) == 2
 
 
-def test_a_step_is_timed_where_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
-    """By the clock, in the engine: a network with more to do takes longer."""
-    run(plan_of(objectives="quality,bytes,time", dense=False, trials=1), tmp_path, folder)
+@pytest.mark.parametrize("name", ["ptb-word-small-prune-wgn", "ptb-char-bayes-wgn", "imdb-bayes-wgn"])
+def test_a_step_is_timed_where_it_is_asked_for(folder: Path, tmp_path: Path, name: str) -> None:
+    """By the clock, in the engine: words, symbols and texts."""
+    small = [change for change in SMALL if "char" not in name or "embedding" not in change]
+    if "imdb" in name:
+        small = [
+            *(change for change in small if "steps" not in change),
+            "data.vocabulary=train",
+            "data.vectors=none",
+        ]
+    plan = read_plan(name, ["train.lr=log 1e-3..1e-2"], small, trials=1, dense=False, name="tiny")
+    run(plan, tmp_path, folder)
     (point,) = open_front(tmp_path).points
     assert 0 < point.measured["time"] < 1e4
 
