@@ -26,14 +26,23 @@ class LassoHandle:
         self.held = Held()  # once the choice is final
         self.heard: Tensor | None = None  # (groups,) squared changes of the loss, added up over batches
         self.by_neuron, self.gated = by_neuron, sparsifier.levels == "W+G+N"
-        self.every: list[Layer] = []  # in the order of their groups
+        layers: list[Layer] = []
+        gates, neurons, at = [], [], 0  # their places among the groups of all layers
         for block in sparsifier.blocks:
             cell = cell_of(self.model.get_submodule(block.module))
             assert cell is not None
-            self.every.append(Layer(block.name, cell.n_gates, block.width, block.name in sparsifier.staying))
-        layers = [layer for layer in self.every if not (by_neuron and layer.stays)]
+            layer = Layer(block.name, cell.n_gates, block.width, block.name in sparsifier.staying)
+            n = layer.gates * layer.width if self.gated else 0
+            if not (by_neuron and layer.stays):
+                layers.append(layer)
+                gates.append(torch.arange(at, at + n))
+                neurons.append(torch.arange(at + n, at + n + layer.width))
+            at += n + layer.width
         self.units = Units(layers)
         if layers:
+            self.neurons = torch.cat(neurons)
+            # Without groups of gates these are as their neurons.
+            self.gates = torch.cat(gates) if self.gated else self.neurons[self.units.owner]
             self.reference = torch.cat([median_of_each(*pair) for pair in self.by_layer(*self.norms())])
 
     def parameters(self) -> dict[str, Tensor]:
@@ -100,25 +109,15 @@ class LassoHandle:
         return int(gates.sum()), int(neurons.sum())
 
     def parts(self, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """Values of groups as those of gates and of neurons; without groups of gates these are as their neurons."""
-        gates, neurons, at = [], [], 0
-        for layer in self.every:
-            n = layer.gates * layer.width if self.gated else 0
-            if layer in self.units.layers:
-                gates.append(groups[at : at + n])
-                neurons.append(groups[at + n : at + n + layer.width])
-            at += n + layer.width
-        every = torch.cat(neurons)
-        return (torch.cat(gates) if self.gated else every[self.units.owner.to(every.device)]), every
+        """Values of all groups as those of gates and of neurons."""
+        return groups[self.gates.to(groups.device)], groups[self.neurons.to(groups.device)]
 
     def whole(self, gates: Tensor, neurons: Tensor) -> Tensor:
         """The other way: one value per group, and 1 for those of layers that are not steered."""
-        steered, parts = self.units.by_layer(gates, neurons), []
-        for layer in self.every:
-            one = gates.new_ones(layer.gates, layer.width)
-            pair = steered.get(layer.name, (one, one[0]))
-            parts += [part.flatten() for part in (pair if self.gated else pair[1:])]
-        every = torch.cat(parts)
+        every = neurons.new_ones(len(self.sparsifier.there))
+        if self.gated:
+            every[self.gates.to(every.device)] = gates
+        every[self.neurons.to(every.device)] = neurons
         return every[self.there(every)]
 
     def strengths(self) -> tuple[Tensor, Tensor]:

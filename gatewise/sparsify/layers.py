@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -296,30 +296,59 @@ class RecurrentPosterior(Posterior):
             self.training = was
 
 
-Stack = TypeVar("Stack", bound=Recurrent)
-
-
-def like_stack(kind: type[Stack], old: nn.Module) -> Stack:
-    """A stack of another kind with the cell, the options and the parameters of an old one."""
-    cell = cell_of(old)
-    assert cell is not None
-    new = kind.__new__(kind)
-    nn.Module.__init__(new)
-    new.cell = cell
-    labels = "input_size hidden_size num_layers bias batch_first dropout bidirectional"
-    options = {label: getattr(old, label) for label in labels.split()}
-    Recurrent.__init__(new, **options, device="meta", gate_activation=gate_activation_of(old))
-    for name in new._flat_weights_names:
-        new.register_parameter(name, getattr(old, name))
-    return new
-
-
-class VariationalRecurrent(RecurrentPosterior, Recurrent):
-    """A recurrent stack."""
+class Stack(Recurrent):
+    """A recurrent stack in the place of another one, whose parameters it has."""
 
     @classmethod
-    def convert(cls, dense: nn.Module) -> VariationalRecurrent:
-        return like_stack(cls, dense)
+    def convert(cls, old: nn.Module) -> Self:
+        cell, new = cell_of(old), cls.__new__(cls)
+        assert cell is not None
+        nn.Module.__init__(new)
+        new.cell = cell
+        labels = "input_size hidden_size num_layers bias batch_first dropout bidirectional"
+        options = {label: getattr(old, label) for label in labels.split()}
+        Recurrent.__init__(new, **options, device="meta", gate_activation=gate_activation_of(old))
+        for name in new._flat_weights_names:
+            new.register_parameter(name, getattr(old, name))
+        return new
+
+    def to_dense(self) -> nn.LSTM | nn.GRU:
+        raise ValueError(
+            "A layer that is or was variational has no dense twin of its own: z_h belongs to its readers. "
+            "gatewise.compress(model) cuts and folds the whole model."
+        )
+
+
+class OneStep(SingleStep):
+    """A recurrent cell in the place of another one, whose parameters it has."""
+
+    bias: bool
+
+    @classmethod
+    def convert(cls, old: nn.Module) -> Self:
+        cell, new = cell_of(old), cls()
+        assert cell is not None
+        new.cell = cell
+        for name in ("bias", "input_size", "hidden_size"):
+            setattr(new, name, getattr(old, name))
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            new.register_parameter(name, getattr(old, name))
+        return new
+
+    def extra_repr(self) -> str:
+        said = f"{self.cell.name}, {self.input_size}, {self.hidden_size}"
+        return said if self.bias else f"{said}, bias=False"
+
+    def weights(self, layer: int, direction: int, n_sequences: int) -> Weights:
+        raise NotImplementedError
+
+    def step(self, x: Tensor, state: State) -> State:
+        weights = self.weights(0, 0, len(x))
+        return scan(self.cell, x[None], silence(state, weights), weights)[1]
+
+
+class VariationalRecurrent(RecurrentPosterior, Stack):
+    """A recurrent stack."""
 
     def flatten_parameters(self) -> None:
         """Nothing to do: what runs is drawn anew for every batch."""
@@ -329,35 +358,9 @@ class VariationalRecurrent(RecurrentPosterior, Recurrent):
             self.forget()
         return super().forward(*args, **kwargs)
 
-    def to_dense(self) -> nn.LSTM | nn.GRU:
-        raise ValueError(
-            "A variational layer has no dense twin of its own: z_h belongs to its readers. "
-            "gatewise.compress(model) cuts and folds the whole model."
-        )
 
-
-class VariationalCell(RecurrentPosterior, SingleStep):
+class VariationalCell(RecurrentPosterior, OneStep):
     """A recurrent cell. All steps of one forward() of the model have the same weights, and a sequence the same z."""
-
-    bias: bool
-
-    @classmethod
-    def convert(cls, dense: nn.RNNCellBase) -> VariationalCell:
-        cell, new = cell_of(dense), cls()
-        assert cell is not None
-        new.cell, new.bias = cell, dense.bias
-        new.input_size, new.hidden_size = dense.input_size, dense.hidden_size
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            new.register_parameter(name, getattr(dense, name))
-        return new
-
-    def extra_repr(self) -> str:
-        said = f"{self.cell.name}, {self.input_size}, {self.hidden_size}"
-        return said if self.bias else f"{said}, bias=False"
-
-    def step(self, x: Tensor, state: State) -> State:
-        weights = self.weights(0, 0, len(x))
-        return scan(self.cell, x[None], silence(state, weights), weights)[1]
 
 
 def is_variational(model: nn.Module) -> bool:

@@ -17,20 +17,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gatewise.layout import Cell, State
+from gatewise.layout import Cell
 from gatewise.nn import Recurrent
 from gatewise.nn.forms import Form
 from gatewise.nn.lookup import ending, places_of, replace_module
-from gatewise.nn.recurrence import Weights, scan
-from gatewise.nn.recurrent import silence
-from gatewise.nn.single_step import SingleStep
+from gatewise.nn.recurrence import Weights
 from gatewise.sparsify.layers import (
+    OneStep,
     Posterior,
     RecurrentPosterior,
+    Stack,
     VariationalEmbedding,
     VariationalLinear,
     VariationalRecurrent,
-    like_stack,
 )
 from gatewise.sparsify.ranks import check_not_wrapped
 from gatewise.sparsify.variational import Variational
@@ -53,41 +52,12 @@ class Settled(Form):
         return self.weights(layer, direction, 1)
 
 
-class SettledRecurrent(Settled, Recurrent):
+class SettledRecurrent(Settled, Stack):
     """A recurrent stack."""
 
-    @classmethod
-    def convert(cls, old: nn.Module) -> SettledRecurrent:
-        return like_stack(cls, old)
 
-    def to_dense(self) -> nn.LSTM | nn.GRU:
-        raise ValueError(
-            "A layer that was variational has no dense twin of its own: z_h belongs to its readers. "
-            "gatewise.compress(model) cuts and folds the whole model."
-        )
-
-
-class SettledCell(Settled, SingleStep):
+class SettledCell(Settled, OneStep):
     """A recurrent cell."""
-
-    bias: bool
-
-    @classmethod
-    def convert(cls, old: nn.Module) -> SettledCell:
-        new = cls()
-        for name in ("cell", "bias", "input_size", "hidden_size"):
-            setattr(new, name, getattr(old, name))
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            new.register_parameter(name, getattr(old, name))
-        return new
-
-    def extra_repr(self) -> str:
-        said = f"{self.cell.name}, {self.input_size}, {self.hidden_size}"
-        return said if self.bias else f"{said}, bias=False"
-
-    def step(self, x: Tensor, state: State) -> State:
-        weights = self.weights(0, 0, len(x))
-        return scan(self.cell, x[None], silence(state, weights), weights)[1]
 
 
 class NewParameter(NamedTuple):

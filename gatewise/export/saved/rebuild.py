@@ -126,6 +126,11 @@ def dense_layer(fields: Fields, tensors: Tensors) -> Recurrent:
     return layer(**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
 
 
+def dense_cell(fields: Fields, tensors: Tensors) -> nn.Module:
+    kind = SINGLE_STEP[fields["dense"].cell.name]
+    return kind(**{name: fields[name] for name in CELL}, dtype=floating(tensors).dtype)
+
+
 def check_values(fields: Fields, tensors: Tensors) -> None:
     """Every index list ascends within its places, and no layer reads a neuron that is not there."""
     check = KINDS[fields["kind"]].check if fields["kind"] in KINDS else None
@@ -152,19 +157,16 @@ def variational_embedding(fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def variational_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
-    dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, device="meta")
-    return posterior(VariationalRecurrent.convert(dense), fields, tensors)
+    return posterior(VariationalRecurrent.convert(dense_layer(fields, tensors)), fields, tensors)
 
 
 def variational_cell(fields: Fields, tensors: Tensors) -> nn.Module:
-    dense = SINGLE_STEP[fields["dense"].cell.name](**{name: fields[name] for name in CELL}, device="meta")
-    return posterior(VariationalCell.convert(dense), fields, tensors)
+    return posterior(VariationalCell.convert(dense_cell(fields, tensors)), fields, tensors)
 
 
 def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
     """Means, log sigmas and group variables, those that were saved: which levels there are, their names say."""
-    dtype = floating(tensors).dtype
-    new = new.to(dtype)
+    new = new.to(floating(tensors).dtype)
     new.become_posterior(*(fields[name] for name in POSTERIOR))
     own = dict(new.named_parameters(recurse=False, remove_duplicate=False))
     for weight in [name for name, parameter in own.items() if parameter.dim() == 2]:
@@ -182,15 +184,11 @@ def posterior(new: Any, fields: Fields, tensors: Tensors) -> nn.Module:
 
 
 def settled_recurrent(fields: Fields, tensors: Tensors) -> nn.Module:
-    dense = fields["dense"](**{name: fields[name] for name in OPTIONS}, dtype=floating(tensors).dtype)
-    return settled(SettledRecurrent.convert(dense), tensors)
+    return settled(SettledRecurrent.convert(dense_layer(fields, tensors)), tensors)
 
 
 def settled_cell(fields: Fields, tensors: Tensors) -> nn.Module:
-    cell, options = fields["dense"].cell, {name: fields[name] for name in CELL}
-    dense = SINGLE_STEP[cell.name](**options, dtype=floating(tensors).dtype)
-    dense.cell = cell
-    return settled(SettledCell.convert(dense), tensors)
+    return settled(SettledCell.convert(dense_cell(fields, tensors)), tensors)
 
 
 def settled(new: SettledRecurrent | SettledCell, tensors: Tensors) -> nn.Module:
