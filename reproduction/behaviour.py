@@ -19,10 +19,9 @@ from gatewise.lab.data.corpus import Corpus
 from gatewise.lab.finished.opened import (
     FinishedRun,
     corpus_of,
-    joined,
     lags_of,
     open_run,
-    validation_sequences,
+    validation_batches,
 )
 from gatewise.lab.models import stack_of
 from gatewise.layout import State
@@ -81,7 +80,7 @@ def steps(model: nn.Module, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 @torch.no_grad()
 def trace(run: StoredRun) -> Trace:
     opened, corpus = opened_with_data(run)
-    ((ids,),) = joined(validation_sequences(corpus, LAGS, TEXTS), TEXTS)
+    ((ids,),) = validation_batches(corpus, LAGS, TEXTS)
     stack = stack_of(opened.model)
     constants = output_only_constants(run)
     own, weights = constants.neurons, weights_of(stack, stack.num_layers - 1, 0)
@@ -127,9 +126,9 @@ def near_and_far(layer: LayerLags) -> Gradients:
 class OwnCell(OneLayer):
     """A layer whose gradient goes back through c alone: what the neurons of the step before show is held fixed."""
 
-    def jacobians(self, x: Tensor, state: State) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
-        to_x, to_h, to_rest = super().jacobians(x, state)
-        return to_x, [torch.zeros_like(part) for part in to_h], to_rest
+    def step(self, input_part: Tensor, state: State) -> State:
+        h, c = state
+        return super().step(input_part, (h.detach(), c))
 
 
 @cache
@@ -142,10 +141,10 @@ def own_gradients(run: StoredRun) -> Gradients:
         stack, stack.num_layers - 1, 0, gates.neurons, torch.ones(stack.hidden_size, dtype=torch.bool)
     )
     sums = Sums(LAGS, len(gates.neurons))
-    for (ids,) in joined(validation_sequences(corpus, LAGS, SEQUENCES), TEXTS):
+    for (ids,) in validation_batches(corpus, LAGS, SEQUENCES):
         _, *after = steps(opened.model, ids)
         below, real = torch.stack([h[-2] for h, _ in after]), torch.ones(ids.shape, dtype=torch.bool)
-        layer.gradients(layer.states(below, real), below, real, sums)
+        layer.follow(below, real, sums)
     return near_and_far(sums.layer(gates))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from gatewise.lab import recipe as recipes
 from gatewise.lab.files import MODEL
-from gatewise.lab.finished.opened import Record, open_record
+from gatewise.lab.finished.opened import FinishedRun, open_run
 from gatewise.lab.finished.saved import evaluate_saved
 
 TRIALS = Path(__file__).parent / "choice_g2p.json"
@@ -43,7 +43,7 @@ class Line:
     """Runs that differ in their seed alone."""
 
     name: str
-    runs: tuple[Record, ...]
+    runs: tuple[FinishedRun, ...]
     int8: tuple[float, ...] = ()  # word errors on test words
 
     def values(self, *path: str) -> list[float]:
@@ -54,7 +54,7 @@ def at(content: Any, path: Sequence[str]) -> Any:
     return at(content[path[0]], path[1:]) if path else content
 
 
-def name_of(run: Record) -> str:
+def name_of(run: FinishedRun) -> str:
     """`g2p-original hidden=64`: the recipe and what differs from it, but for the seed."""
     name, own = run.result["name"], run.result["recipe"]
     packaged = recipes.load(name).steering()
@@ -64,8 +64,8 @@ def name_of(run: Record) -> str:
     return " ".join([name, *(f"{short[key]}={own.get(key)}" for key in keys)])
 
 
-def lines(runs: Sequence[Record], data_dir: str | None) -> list[Line]:
-    by_name: dict[str, list[Record]] = {}
+def lines(runs: Sequence[FinishedRun], data_dir: str | None) -> list[Line]:
+    by_name: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_name.setdefault(name_of(run), []).append(run)
     return [
@@ -74,7 +74,7 @@ def lines(runs: Sequence[Record], data_dir: str | None) -> list[Line]:
     ]
 
 
-def int8_errors(runs: Sequence[Record], data_dir: str) -> list[float]:
+def int8_errors(runs: Sequence[FinishedRun], data_dir: str) -> list[float]:
     there = [run for run in runs if (run.folder / MODEL).is_file()]
     return [evaluate_saved(run.folder, data_dir=data_dir, int8=True)[0]["test_word_error"] for run in there]
 
@@ -141,7 +141,7 @@ def main() -> None:
     given = parser.parse_args()
     folders = [folder for folder in given.runs if (folder / "result.json").is_file()]
     if folders:
-        print(markdown(lines([open_record(folder) for folder in folders], given.data_dir)))
+        print(markdown(lines([open_run(folder) for folder in folders], given.data_dir)))
     if given.figure:
         draw(json.loads(TRIALS.read_text()), given.figure)
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from g2p import lines, markdown, spread
 
 from gatewise.lab import recipe
-from gatewise.lab.finished.opened import Record
+from gatewise.lab.finished.opened import FinishedRun
 
 
-def run(seed: int, error: float, *changes: str) -> Record:
+def run(seed: int, error: float, *changes: str) -> FinishedRun:
     row = recipe.load("g2p-original", [f"seed={seed}", *changes])
     names = ("valid_word_error", "test_word_error", "test_phoneme_error")
     quality = dict.fromkeys((*names, "test_word_error_unstressed", "test_phoneme_error_unstressed"), error)
     counts = {"nonzero": 1000, "bytes_int8": 1500, "neurons": {"encoder.l0": 3, "decoder.l0": 4}}
     result = {"name": row.name, "recipe": row.steering(), "quality": quality, "counts": counts}
-    return Record(Path("nowhere"), row.title, row, result)
+    return FinishedRun(Path("nowhere"), Path("nowhere"), row.title, row, result)
 
 
 def test_seeds_are_one_line_and_other_sizes_another() -> None:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from gatewise.structure import RecurrentStructure, Structure
 
 SHORT, LONG, NO_GATE = "short", "long", "constant"
 OUTPUT_GATE = {"LSTM": "o"}
+NEURONS_AT_ONCE = 32  # whose gradients are followed together
 ONE_IN = 10  # sequences: a lag that fewer reach says little about the others
 
 
@@ -149,9 +149,11 @@ class Sums:
         self.norms = torch.zeros(lags + 1, n_neurons, dtype=torch.float64)
         self.sequences = torch.zeros(lags + 1, dtype=torch.int64)
 
-    def add(self, lag: int, norms: Tensor, real: Tensor) -> None:  # (K, B); (B,) bool
-        self.norms[lag] += (norms * real).sum(1).double().cpu()
-        self.sequences[lag] += int(real.sum())
+    def add(self, first: int, norms: Tensor, real: Tensor) -> None:  # (L, K, B) of some neurons; (L, B) bool
+        lags, n, _ = norms.shape
+        self.norms[:lags, first : first + n] += (norms * real[:, None]).sum(2).double().cpu()
+        if first == 0:
+            self.sequences[:lags] += real.sum(1).cpu()
 
     def layer(self, gates: LayerMap) -> LayerLags:
         mean = self.norms / self.sequences[:, None]  # 0 / 0 is NaN: no sequence is that long
@@ -216,9 +218,7 @@ def through_stack(
         at = order[:, :, None]
         read = x[:, :, inputs]
         read, seen = read.gather(0, at.expand(read.shape)), real.gather(0, order)
-        states = one.states(read, seen)
-        one.gradients(states, read, seen, sums[block])
-        narrow = torch.stack([state[0] for state in states[1:]])
+        narrow = one.follow(read, seen, sums[block])
         wide = x.new_zeros(*real.shape, gates[block].width)
         wide[:, :, gates[block].neurons.to(x.device)] = narrow
         outputs.append(torch.zeros_like(wide).scatter(0, at.expand(wide.shape), wide))
@@ -249,62 +249,29 @@ class OneLayer:
         recurrent_part = affine(self.cell, state[0], self.weights.w_hh, self.weights.b_hh, None)
         return self.cell.step(input_part, recurrent_part, state, self.scale, self.squash)
 
-    def states(self, x: Tensor, real: Tensor) -> list[State]:
-        """The state before the first step, then after every step; steps of padding leave it as it is."""
-        zero = x.new_zeros(x.shape[1], self.n_neurons)
-        states: list[State] = [tuple(zero for _ in range(self.cell.n_states))]
+    def outputs(self, x: Iterable[Tensor], real: Tensor) -> list[Tensor]:
+        """h (B, K) after every step, from the zero state; steps of padding leave it as it is."""
+        zero = self.weights.w_hh.new_zeros(real.shape[1], self.n_neurons)
+        state: State = tuple(zero for _ in range(self.cell.n_states))
+        found = []
         for x_t, real_t in zip(x, real):
-            after = self.step(affine(self.cell, x_t, self.weights.w_ih, self.weights.b_ih, None), states[-1])
-            states.append(tuple(torch.where(real_t[:, None], a, b) for a, b in zip(after, states[-1])))
-        return states
+            after = self.step(affine(self.cell, x_t, self.weights.w_ih, self.weights.b_ih, None), state)
+            state = tuple(torch.where(real_t[:, None], a, b) for a, b in zip(after, state))
+            found.append(state[0])
+        return found
 
-    def gradients(self, states: Sequence[State], x: Tensor, real: Tensor, sums: Sums) -> None:
-        """Back from the last step, all neurons and sequences at once:
-
-        a_T = d h_T / d state_T;    d h_T / d x_t = a_t J_t^x;    a_{t-1} = a_t J_t^state
-
-        `a` has one row per neuron of h_T, for each part of the state.
-        """
-        n, batch = self.n_neurons, x.shape[1]
-        if n == 0:
-            return
-        eye = torch.eye(n, dtype=x.dtype, device=x.device).expand(batch, n, n)
-        back: list[Tensor] = [eye, *(torch.zeros_like(eye) for _ in range(self.cell.n_states - 1))]
-        for lag in range(min(sums.lags + 1, len(x))):
-            t = len(x) - 1 - lag
-            to_x, to_h, to_rest = self.jacobians(x[t], states[t])
-            norms = sum_of(a @ j for a, j in zip(back, to_x)).norm(dim=2)  # (B, K)
-            sums.add(lag, norms.T, real[t])
-            back = [
-                sum_of(a @ j for a, j in zip(back, to_h)),
-                *(sum_of(a * j[:, None] for a, j in zip(back, part)) for part in zip(*to_rest)),
-            ]
-
-    def jacobians(self, x: Tensor, state: State) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
-        """Of each part of the state after a step: by x (B, K, I), by h (B, K, K), by each other part (B, K).
-
-            J^x = sum over gates k of D_k Wx_k;    D_k diagonal, and the same with Wh and h
-
-        Neurons meet in the matrices alone, so a gradient of all of them at once holds the diagonals.
-        """
-        cell, w = self.cell, self.weights
+    def follow(self, x: Tensor, real: Tensor, sums: Sums) -> Tensor:  # (T, B, I), (T, B) -> (T, B, K)
+        """The outputs; and to the sums the norms of the gradients that reach the last of them."""
+        n, first = self.n_neurons, max(0, len(x) - sums.lags - 1)
+        steps = [x_t.clone().requires_grad_(t >= first) for t, x_t in enumerate(x)]
         with torch.enable_grad():
-            own = [part.detach().requires_grad_() for part in state]
-            halves = [
-                affine(cell, x, w.w_ih, w.b_ih, None).detach().requires_grad_(),
-                affine(cell, own[0], w.w_hh, w.b_hh, None).detach().requires_grad_(),
-            ]
-            after = cell.step(halves[0], halves[1], tuple(own), self.scale, self.squash)
-        to_x, to_h, to_rest = [], [], []
-        for part in after:
-            of_x, of_h, h, *rest = torch.autograd.grad(
-                part, [*halves, *own], torch.ones_like(part), retain_graph=True, materialize_grads=True
+            outputs = self.outputs(steps, real)
+        eye = torch.eye(n, dtype=x.dtype, device=x.device)[:, None].expand(n, x.shape[1], n)
+        for start in range(0, n, NEURONS_AT_ONCE):
+            ends = eye[start : start + NEURONS_AT_ONCE]
+            found = torch.autograd.grad(
+                outputs[-1], steps[first:], ends, retain_graph=True, is_grads_batched=True
             )
-            to_x.append(torch.einsum("bgk,gki->bki", of_x, cell.split(w.w_ih)))
-            to_h.append(torch.einsum("bgk,gkj->bkj", of_h, cell.split(w.w_hh)) + h.diag_embed())
-            to_rest.append(rest)
-        return to_x, to_h, to_rest
-
-
-def sum_of(parts: Iterable[Tensor]) -> Tensor:
-    return reduce(torch.add, parts)
+            norms = torch.stack([gradient.norm(dim=2) for gradient in found]).flip(0)
+            sums.add(start, norms, real[first:].flip(0))
+        return torch.stack(outputs).detach()

@@ -12,17 +12,7 @@ from gatewise.lab.analyse.history import COUNTED, named, rises
 from gatewise.lab.analyse.page import Fact, PageRun, page
 from gatewise.lab.data.encoding import Corpus
 from gatewise.lab.files import CHECKPOINT, RunError, write_whole
-from gatewise.lab.finished.opened import (
-    Build,
-    FinishedRun,
-    Record,
-    corpus_of,
-    lags_of,
-    open_record,
-    open_run,
-    outputs_of,
-    symbols_of,
-)
+from gatewise.lab.finished.opened import Build, FinishedRun, corpus_of, lags_of, names_of, open_run
 from gatewise.lab.schema import Bayes, Lasso
 from gatewise.lab.training.checkpoints import load_checkpoint
 from gatewise.lab.training.progress import shown_quality
@@ -66,8 +56,7 @@ def page_run(run: FinishedRun, corpus: Corpus | None, lags: int, sequences: int)
         facts(run),
         run.metrics,
         lags_of(run.model, corpus, lags, sequences) if corpus is not None and lags else None,
-        symbols_of(corpus) if corpus else None,
-        outputs_of(corpus) if corpus else None,
+        *(names_of(corpus) if corpus else (None, None)),
         [corpus.note] if corpus and corpus.note else [],
         "" if corpus else "without the data: no words, no lag curves",
     )
@@ -88,8 +77,7 @@ def facts(run: FinishedRun) -> list[Fact]:
     found.append(Fact("weights left", f"{counts['nonzero']:,}", f"of {counts['weights']:,}"))
     found.append(Fact(COUNTED["neurons"], dashed(counts["neurons"]), paper(expect, "neurons")))
     found.append(Fact(COUNTED["gates"], dashed(counts["gates"]), paper(expect, "live_gates")))
-    size = result.get("model_bytes") or run.model_bytes
-    dense = 4 * counts["weights"]
+    size, dense = run.file.stat().st_size, 4 * counts["weights"]
     found.append(Fact("model file", in_bytes(size), f"{in_bytes(dense)} of dense matrices"))
     if result.get("seconds"):
         hardware = result.get("hardware") or {}
@@ -138,14 +126,14 @@ def write_figures(
     """
     from gatewise.lab import plot
 
-    runs = [open_record(path) for path in dict.fromkeys(paths)]
+    runs = [open_run(path, build) for path in dict.fromkeys(paths)]
     made: dict[str, Figure] = {}
     try:
-        opened = open_run(paths[0], build)
+        runs[0].file  # noqa: B018  whether it is there
     except RunError as error:
         say(f"no gates, no lag curves and no histogram: {error} Or name a run that has its model first.")
     else:
-        made |= model_figures(opened, data_dir, lags, sequences, say)
+        made |= model_figures(runs[0], data_dir, lags, sequences, say)
     made |= figures_of_all(runs, say)
     folder = Path(out) if out is not None else runs[0].folder / "figures"
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +171,7 @@ def model_figures(
     return made
 
 
-def figures_of_all(runs: Sequence[Record], say: Say) -> dict[str, Figure]:
+def figures_of_all(runs: Sequence[FinishedRun], say: Say) -> dict[str, Figure]:
     """What is drawn of runs without their networks: training, and size against quality."""
     from gatewise.lab import plot
 
@@ -205,21 +193,15 @@ def figures_of_all(runs: Sequence[Record], say: Say) -> dict[str, Figure]:
     return made
 
 
-def distinct(runs: Sequence[Record]) -> list[str]:
-    """Titles; runs of one title are told apart by their seeds, or by as much of their folders as that takes."""
+def distinct(runs: Sequence[FinishedRun]) -> list[str]:
+    """Titles; runs of one title are told apart by their folders."""
     titles = [run.title for run in runs]
-    paths = [run.folder.resolve().parts for run in runs]
-    ways = [["/".join(path[-n:]) for path in paths] for n in range(1, max(map(len, paths)) + 1)]
-    if all("seed" in run.result for run in runs):
-        ways.insert(0, [f"seed {run.result['seed']}" for run in runs])
-    for way in ways:
-        names = [title if titles.count(title) == 1 else f"{title} ({own})" for title, own in zip(titles, way)]
-        if len(set(names)) == len(names):
-            break
-    return names
+    return [
+        title if titles.count(title) == 1 else f"{title} ({run.folder})" for title, run in zip(titles, runs)
+    ]
 
 
-def shared_quality(runs: Sequence[Record]) -> str | None:
+def shared_quality(runs: Sequence[FinishedRun]) -> str | None:
     """The quality on test data that all of several runs have."""
     if len(runs) < 2 or any("counts" not in run.result for run in runs):
         return None

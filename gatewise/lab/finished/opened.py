@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from gatewise.export import load
 from gatewise.lab import recipe as recipes
 from gatewise.lab import recorded
-from gatewise.lab.analyse import LagMap, lag_curves, map_gates
+from gatewise.lab.analyse import LagMap, lag_curves
 from gatewise.lab.data.batches import Examples
 from gatewise.lab.data.classification import FIRST_WORD, TextData
 from gatewise.lab.data.corpus import load_data
@@ -27,56 +28,51 @@ from gatewise.lab.training.checkpoints import Metrics
 
 BENCH = "bench.json"  # of the run: what `gatewise bench --json` printed
 Build = Callable[[], nn.Module | None]  # a model of a class of the user's own, to load into
-AT_ONCE = 2e7  # numbers that one step of a gradient may hold: K neurons of K neurons' gates, per sequence
+AT_ONCE = 16  # sequences of a call
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a run's folder says, its model apart. A model that was saved by hand has neither recipe nor result."""
+class FinishedRun:
+    """A run's folder, read; its model when it is asked for. One saved by hand has neither recipe nor result."""
 
+    path: Path  # as it was named
     folder: Path
     title: str
     recipe: Recipe | None = None
     result: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    build: Build = lambda: None
 
+    @property
+    def file(self) -> Path:
+        return model_of(self.path)
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedRun(Record):
-    """A run's folder, read, with its model."""
+    @cached_property
+    def model(self) -> nn.Module:
+        return load(self.file, self.build()).eval()
 
-    model: nn.Module
-    bench: list[dict[str, Any]] = field(default_factory=list)
-    model_bytes: int = 0
-    encoding: Encoding | None = None
+    @property
+    def encoding(self) -> Encoding | None:
+        return load_encoding(self.file)
 
-
-def open_record(path: str | Path) -> Record:
-    """What there is to compare of a run: its model is not asked for."""
-    folder = Path(path)
-    if not (folder / RECIPE).is_file():
-        folder = model_of(path).parent
-    recipe = recipes.load(folder / RECIPE) if (folder / RECIPE).is_file() else None
-    result = read_json(folder / RESULT, dict, recorded.result) if recipe is not None else {}
-    return Record(
-        folder,
-        str(result.get("title") or (recipe.title if recipe else "") or Path(path).resolve().stem),
-        recipe,
-        result,
-        list(Metrics(folder / METRICS).lines()) if recipe is not None else [],
-    )
+    @property
+    def bench(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = read_json(self.folder / BENCH, list, recorded.bench)
+        return found
 
 
 def open_run(path: str | Path, build: Build = lambda: None) -> FinishedRun:
     """A run's folder, or a model inside or outside of one."""
-    model = model_of(path)
-    record = open_record(path)
+    folder = Path(path)
+    if not (folder / RECIPE).is_file():
+        folder = model_of(path).parent
+        if not (folder / RECIPE).is_file():
+            return FinishedRun(Path(path), folder, Path(path).resolve().stem, build=build)
+    recipe = recipes.load(folder / RECIPE)
+    result = read_json(folder / RESULT, dict, recorded.result)
+    title = str(result.get("title") or recipe.title or Path(path).resolve().stem)
     return FinishedRun(
-        **vars(record),
-        model=load(model, build()).eval(),
-        bench=read_json(record.folder / BENCH, list, recorded.bench),
-        model_bytes=model.stat().st_size,
-        encoding=load_encoding(model),
+        Path(path), folder, title, recipe, result, list(Metrics(folder / METRICS).lines()), build
     )
 
 
@@ -90,29 +86,21 @@ def corpus_of(run: FinishedRun, data_dir: str | Path | None = None) -> tuple[Cor
         return None, f"no words and no lag curves, because the data are missing: {error}"
 
 
-def symbols_of(corpus: Corpus) -> list[str] | None:
-    """What input ids mean."""
+def names_of(corpus: Corpus) -> tuple[list[str] | None, list[str] | None]:
+    """What input ids mean, and what the last layer scores: one score stands for the second of two classes."""
     if isinstance(corpus, LanguageData):
-        return list(corpus.vocabulary.symbols)
+        return list(corpus.vocabulary.symbols), list(corpus.vocabulary.symbols)
     if isinstance(corpus, TextData):
-        return [*SPECIAL[:FIRST_WORD], *corpus.words]
-    return list(LETTERS) if isinstance(corpus, WordData) else None
-
-
-def outputs_of(corpus: Corpus) -> list[str] | None:
-    """What the last layer scores: one score stands for the second of two classes."""
-    if isinstance(corpus, LanguageData):
-        return list(corpus.vocabulary.symbols)
-    if isinstance(corpus, TextData):
-        return [corpus.classes[1]] if len(corpus.classes) == 2 else list(corpus.classes)
-    return list(PHONEMES) if isinstance(corpus, WordData) else None
+        classes = list(corpus.classes)
+        return [*SPECIAL[:FIRST_WORD], *corpus.words], classes[1:] if len(classes) == 2 else classes
+    return (list(LETTERS), list(PHONEMES)) if isinstance(corpus, WordData) else (None, None)
 
 
 Arguments = tuple[Tensor, ...]  # of one call of the model
 
 
-def validation_sequences(corpus: Corpus, lags: int, n: int) -> list[Arguments]:
-    """n sequences spread evenly over the validation data, one call each.
+def validation_batches(corpus: Corpus, lags: int, n: int) -> list[Arguments]:
+    """n sequences spread evenly over the validation data, several in a call.
 
     Of a stream: windows half as long again as the largest lag, so that the state is a usual one when the lags begin.
     Of texts and series: whole sequences, as many steps as they have.
@@ -120,26 +108,15 @@ def validation_sequences(corpus: Corpus, lags: int, n: int) -> list[Arguments]:
     valid = corpus.valid
     if isinstance(valid, Examples):
         rows = torch.linspace(0, len(valid) - 1, min(n, len(valid))).long()
-        batch = valid.batch(rows)
-        return [(batch.inputs[k : k + 1], batch.mask[k : k + 1]) for k in range(len(rows))]
+        batches = [valid.batch(part) for part in rows.split(AT_ONCE)]
+        return [(batch.inputs, batch.mask) for batch in batches]
     steps = min(lags + 1 + lags // 2, len(valid))
     count = max(1, min(n, len(valid) // steps))
     starts = torch.linspace(0, len(valid) - steps, count).long().tolist()
-    return [(valid[start : start + steps, None],) for start in starts]
-
-
-def joined(sequences: list[Arguments], at_once: int) -> list[Arguments]:
-    """Calls with several sequences in each: (T, 1) side by side, (1, T) below one another."""
-    found = []
-    for start in range(0, len(sequences), at_once):
-        part = sequences[start : start + at_once]
-        axis = 1 if len(part[0]) == 1 else 0
-        found.append(tuple(torch.cat(tensors, dim=axis) for tensors in zip(*part)))
-    return found
+    windows = torch.stack([valid[start : start + steps] for start in starts], dim=1)
+    return [(part,) for part in windows.split(AT_ONCE, dim=1)]
 
 
 def lags_of(model: nn.Module, corpus: Corpus, lags: int, n: int) -> LagMap:
-    """Lag curves of a task's model over n validation sequences, in batches that fit the memory."""
-    widest = max((len(layer.neurons) for layer in map_gates(model).layers.values()), default=1)
-    at_once = max(1, min(16, int(AT_ONCE / (4 * max(widest, 1) ** 2))))
-    return lag_curves(model, joined(validation_sequences(corpus, lags, n), at_once), lags=lags)
+    """Lag curves of a task's model over n validation sequences."""
+    return lag_curves(model, validation_batches(corpus, lags, n), lags=lags)

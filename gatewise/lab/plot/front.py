@@ -22,13 +22,8 @@ def front(panels: Mapping[str, Sequence[Point]], quality: str, higher_is_better:
     for axes, (label, points) in zip(grid, panels.items()):
         for k, kind in enumerate(dict.fromkeys(point.method for point in points)):
             own = [point for point in points if point.method == kind]
-            draw_kind(
-                axes,
-                own,
-                pareto_front(own, higher_is_better),
-                SERIES[k % len(SERIES)],
-                MARKERS[k % len(MARKERS)],
-            )
+            marker = MARKERS[(k + k // len(SERIES)) % len(MARKERS)]
+            draw_kind(axes, own, pareto_front(own, higher_is_better), SERIES[k % len(SERIES)], marker)
         plain(axes, "", label, quality if axes is grid[0] else "")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -201,6 +201,18 @@ def test_every_run_is_a_point(tmp_path: Path) -> None:
     drawn(figure, tmp_path)
 
 
+def test_many_runs_of_one_colour_have_markers_of_their_own() -> None:
+    """There are six colours: without another marker the seventh run would pass for the first."""
+    points = [Point(name, 10.0, 100.0, name) for name in "abcdefghijkl"]
+    (axes,) = front({"weights": points}, "test perplexity", False, "A title").axes
+    seen = {
+        (to_hex(dots.get_facecolor()[0]), dots.get_paths()[0].vertices.tobytes())
+        for dots in axes.collections
+        if len(dots.get_offsets())
+    }
+    assert len(seen) == len(points)
+
+
 def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         save(front({"weights": POINTS}, "test perplexity", False, "A title"), tmp_path / name)

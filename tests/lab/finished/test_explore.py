@@ -21,12 +21,11 @@ from gatewise.lab.data.corpus import load_data
 from gatewise.lab.data.language import from_texts
 from gatewise.lab.finished.explore import distinct, facts
 from gatewise.lab.finished.opened import (
-    joined,
+    AT_ONCE,
     lags_of,
+    names_of,
     open_run,
-    outputs_of,
-    symbols_of,
-    validation_sequences,
+    validation_batches,
 )
 from gatewise.lab.models import CharLM
 from gatewise.lab.training.trainer import Options, train
@@ -79,13 +78,14 @@ def test_a_page_for_every_kind_of_task(
 
 def test_words_have_their_names(runs: dict[str, Path], folder: Path) -> None:
     row = load_data(tiny("word-ptb", folder), folder)
-    assert symbols_of(row) == outputs_of(row) == list(row.vocabulary.symbols)
+    assert names_of(row) == (list(row.vocabulary.symbols), list(row.vocabulary.symbols))
     news = load_data(tiny("agnews", folder), folder)
-    assert symbols_of(news)[:3] == ["<pad>", "<start>", "<unk>"]
-    assert symbols_of(news)[3:] == list(news.words)
-    assert outputs_of(news) == ["World", "Sports", "Business", "Sci/Tech"]
-    assert outputs_of(load_data(tiny("imdb", folder), folder)) == ["positive"]
-    assert symbols_of(load_data(tiny("npz", folder), folder)) is None
+    symbols, outputs = names_of(news)
+    assert symbols[:3] == ["<pad>", "<start>", "<unk>"]
+    assert symbols[3:] == list(news.words)
+    assert outputs == ["World", "Sports", "Business", "Sci/Tech"]
+    assert names_of(load_data(tiny("imdb", folder), folder))[1] == ["positive"]
+    assert names_of(load_data(tiny("npz", folder), folder)) == (None, None)
 
 
 def test_two_runs_in_one_page_and_in_one_figure(
@@ -214,23 +214,25 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_sequences_are_spread_over_the_validation_text() -> None:
     text = "".join(chr(97 + k % 20) for k in range(600)) + "\n"
     corpus = from_texts(text, text, text, "char")
-    sequences = validation_sequences(corpus, lags=10, n=5)
-    assert [x.shape for (x,) in sequences] == [(16, 1)] * 5
-    assert sequences[0][0][:, 0].tolist() == corpus.valid[:16].tolist()
-    assert sequences[-1][0][:, 0].tolist() == corpus.valid[-16:].tolist()
-    assert len(validation_sequences(corpus, lags=1000, n=5)) == 1  # the whole text is shorter than that
+    ((ids,),) = validation_batches(corpus, lags=10, n=5)
+    assert ids.shape == (16, 5)
+    assert ids[:, 0].tolist() == corpus.valid[:16].tolist()
+    assert ids[:, -1].tolist() == corpus.valid[-16:].tolist()
+    ((whole,),) = validation_batches(corpus, lags=1000, n=5)
+    assert whole.shape == (len(corpus.valid), 1)  # the whole text is shorter than that
 
 
 def test_batches_change_no_curve() -> None:
     torch.manual_seed(0)
-    text = "abcdefg" * 40
+    text = "abcdefg" * 60
     corpus = from_texts(text, text[::-1], text, "char")
     model = CharLM(len(corpus.vocabulary), hidden=4)
-    sequences = validation_sequences(corpus, lags=6, n=5)
-    one_by_one = lag_curves(model, sequences, lags=6).layers["rnn.l0"]
-    together = lags_of(model, corpus, 6, 5).layers["rnn.l0"]
+    batches = validation_batches(corpus, lags=6, n=AT_ONCE + 4)
+    assert [ids.shape[1] for (ids,) in batches] == [AT_ONCE, 4]
+    alone = [(row,) for (ids,) in batches for row in ids.split(1, dim=1)]
+    one_by_one = lag_curves(model, alone, lags=6).layers["rnn.l0"]
+    together = lags_of(model, corpus, 6, AT_ONCE + 4).layers["rnn.l0"]
     torch.testing.assert_close(together.norms, one_by_one.norms)
-    assert [len(batch[0][0]) for batch in joined(sequences, 2)] == [2, 2, 1]
 
 
 def test_numbers_that_json_does_not_have(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -244,8 +246,8 @@ def test_numbers_that_json_does_not_have(runs: dict[str, Path], tmp_path: Path) 
     first, second = embedded(tmp_path / "r.html")
     facts = {fact["label"]: fact["value"] for fact in second["facts"]}
     assert (facts["compression"], facts["bits per character, test"]) == ("infinite", "infinite")
-    assert first["title"].endswith("(chars)")
-    assert second["title"].endswith("(again)")
+    assert first["title"].endswith("/chars)")
+    assert second["title"].endswith("/again)")
 
 
 def test_the_papers_numbers_stand_beside_ours(runs: dict[str, Path]) -> None:
@@ -267,18 +269,14 @@ def test_an_unfinished_run_is_refused(runs: dict[str, Path], tmp_path: Path) -> 
     shutil.copytree(runs["chars"], tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="the run is not finished"):
-        open_run(tmp_path / "run")
+        open_run(tmp_path / "run").model  # noqa: B018
 
 
 def test_runs_of_one_title_keep_names_of_their_own() -> None:
-    """With as much of the path as it takes: a name that two runs share would be one curve."""
-    where = [("A", "x/run"), ("A", "y/run"), ("B", "x/run"), ("C", "x/a"), ("C", "x/b")]
-    runs: Any = [SimpleNamespace(title=title, folder=Path("/runs", path), result={}) for title, path in where]
-    assert distinct(runs) == ["A (x/run)", "A (y/run)", "B", "C (x/a)", "C (x/b)"]
-    assert distinct(runs[3:]) == ["C (a)", "C (b)"]
-    for k, run in enumerate(runs[3:]):
-        run.result["seed"] = k
-    assert distinct(runs[3:]) == ["C (seed 0)", "C (seed 1)"]
+    """A name that two runs share would be one curve."""
+    where = [("A", "x/run"), ("A", "y/run"), ("B", "x/run")]
+    runs: Any = [SimpleNamespace(title=title, folder=Path(path)) for title, path in where]
+    assert distinct(runs) == ["A (x/run)", "A (y/run)", "B"]
 
 
 def test_a_model_of_your_own_class_is_drawn(

@@ -24,7 +24,7 @@ import gatewise as gw
 from gatewise.lab import recipe
 from gatewise.lab.data import sources
 from gatewise.lab.files import RunError, plain
-from gatewise.lab.finished.opened import open_record
+from gatewise.lab.finished.opened import open_run
 from gatewise.lab.finished.saved import evaluate_saved
 from gatewise.lab.training.checkpoints import MAGIC, Metrics, load_checkpoint, save_checkpoint
 from gatewise.lab.training.run_folder import refuse_other_recipe
@@ -310,7 +310,7 @@ def test_a_result_of_other_types_is_named(change: dict[str, Any], folder: Path, 
     train(row, options(tmp_path, folder))
     path = tmp_path / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    for look in (lambda: train(row, options(tmp_path, folder, resume=True)), lambda: open_record(tmp_path)):
+    for look in (lambda: train(row, options(tmp_path, folder, resume=True)), lambda: open_run(tmp_path)):
         with pytest.raises(RunError, match=r"(result\.json: is not what a run writes \(it\.|another recipe)"):
             look()
 
