@@ -114,7 +114,7 @@ class Gradients:
 @cache
 def gradients(run: StoredRun) -> Gradients:
     opened, corpus = opened_with_data(run)
-    return near_and_far(list(lags_of(opened.model, corpus, LAGS, SEQUENCES).layers.values())[-1])
+    return near_and_far(list(lags_of(opened.model, corpus, LAGS, SEQUENCES).values())[-1])
 
 
 def near_and_far(layer: LayerLags) -> Gradients:
@@ -136,7 +136,7 @@ class OwnCell(OneLayer):
 def own_gradients(run: StoredRun) -> Gradients:
     """Of a language model's last layer: what a neuron remembers by itself, not what it hears from the others."""
     opened, corpus = opened_with_data(run)
-    stack, (*_, gates) = stack_of(opened.model), map_gates(opened.model).layers.values()
+    stack, (*_, gates) = stack_of(opened.model), map_gates(opened.model).values()
     layer = OwnCell(
         stack, stack.num_layers - 1, 0, gates.neurons, torch.ones(stack.hidden_size, dtype=torch.bool)
     )

@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     ids = torch.randint(0, WORDS, (3000,), generator=torch.Generator().manual_seed(0))
     corpus = LanguageData(ids, ids, ids, vocabulary, "word")
     monkeypatch.setattr(behaviour, "opened_with_data", lambda run: (SimpleNamespace(model=model), corpus))
-    found = made(*map_gates(model).to_dict().values())
+    found = made(*(layer.to_dict() for layer in map_gates(model).values()))
     vars(found)["model"] = model
     yield found
     behaviour.trace.cache_clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,10 +50,6 @@ class LayerMap:
         columns = self.live.T.tolist()
         return ["".join(g for g, on in zip(self.gates, column) if on) or CONSTANT for column in columns]
 
-    def count(self) -> dict[str, int]:
-        """Neurons by pattern, the most frequent first."""
-        return dict(Counter(self.patterns).most_common())
-
     def select(self, columns: Sequence[int]) -> LayerMap:
         """The given columns, in the given order."""
         at = torch.tensor(columns, dtype=torch.int64)
@@ -89,20 +84,7 @@ class LayerMap:
         }
 
 
-@dataclass(frozen=True)
-class GateMap:
-    """The recurrent layers of a network by name, in the order of the network."""
-
-    layers: Mapping[str, LayerMap]
-
-    def by_pattern(self) -> GateMap:
-        return GateMap({name: layer.by_pattern() for name, layer in self.layers.items()})
-
-    def sample(self, n: int, seed: int = 0) -> GateMap:
-        return GateMap({name: layer.sample(n, seed) for name, layer in self.layers.items()})
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: layer.to_dict() for name, layer in self.layers.items()}
+GateMap = Mapping[str, LayerMap]  # the recurrent layers by name, in the order of the network
 
 
 def map_gates(model: nn.Module, readers: Stated | None = None, *, fixed_point: bool = False) -> GateMap:
@@ -131,7 +113,7 @@ def map_gates(model: nn.Module, readers: Stated | None = None, *, fixed_point: b
         layers[block.name] = LayerMap(
             block.name, cell.name, cell.gates, block.width, neurons, live[:, keep], number[:, keep], cut
         )
-    return GateMap(layers)
+    return layers
 
 
 @torch.no_grad()

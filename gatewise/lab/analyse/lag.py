@@ -82,27 +82,8 @@ class LayerLags:
         ranked = sorted(count, key=lambda p: -count[p])
         return {p: self.norms[:, [q == p for q in self.patterns]].quantile(0.5, dim=1) for p in ranked}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, ready for JSON; `norms` has a row per neuron, None where no sequence is that long."""
-        rows = self.norms.T.tolist()
-        return {
-            "cell": self.cell,
-            "neurons": self.neurons.tolist(),
-            "patterns": list(self.patterns),
-            "kinds": self.kinds,
-            "sequences": self.sequences.tolist(),
-            "norms": [[None if value != value else value for value in row] for row in rows],
-        }
 
-
-@dataclass(frozen=True)
-class LagMap:
-    """The recurrent layers of a network by name, in the order of the network."""
-
-    layers: Mapping[str, LayerLags]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: layer.to_dict() for name, layer in self.layers.items()}
+LagMap = Mapping[str, LayerLags]  # the recurrent layers by name, in the order of the network
 
 
 def lag_curves(
@@ -121,7 +102,7 @@ def lag_curves(
     """
     if lags < 0:
         raise ValueError(f"lags={lags}: the least is 0, the step itself.")
-    gates = map_gates(model, readers).layers
+    gates = map_gates(model, readers)
     structure = Structure.from_weights(model, readers).recurrent()
     stacks = {name: module for name, module in model.named_modules() if cell_of(module) is not None}
     for name, module in stacks.items():
@@ -138,7 +119,7 @@ def lag_curves(
             model(*(a.to(device) if isinstance(a, Tensor) else a for a in arguments))
             for name, x, mask in heard:
                 through_stack(stacks[name], name, x, mask, gates, structure, sums)
-    return LagMap({name: sums[name].layer(layer) for name, layer in gates.items()})
+    return {name: sums[name].layer(layer) for name, layer in gates.items()}
 
 
 class Sums:

@@ -58,9 +58,10 @@ def find_links(
         n: how many links per gate and per reader.
     """
     graph = find_readers(model, readers)
-    matrices = all_matrices(model, graph)
+    matrices, block_of = all_matrices(model, graph)
+    layer_of = {matrix: gates[name] for matrix, name in block_of.items() if name in gates}
     found = {}
-    for name, layer in gates.layers.items():
+    for name, layer in gates.items():
         block = graph.blocks[name]
         module = model.get_submodule(block.module)
         assert block.place is not None
@@ -76,7 +77,7 @@ def find_links(
         zero = torch.zeros(cell.n_gates * layer.width)
         biases = [cell.split(zero if b is None else b.detach().cpu().float()) for b in (w.b_ih, w.b_hh)]
         bias = (biases[0] + biases[1])[:, layer.neurons].T.tolist()
-        read = readings(name, layer, gates, graph, matrices, outputs, n)
+        read = readings(layer, layer_of, graph, matrices, outputs, n)
         found[name] = [
             NeuronLinks(tuple(bias[k]), inputs[k], recurrent[k], tuple(read[k]))
             for k in range(len(layer.neurons))
@@ -84,19 +85,22 @@ def find_links(
     return found
 
 
-def all_matrices(model: nn.Module, graph: ReaderGraph) -> dict[str, Tensor]:
-    """Every matrix by name, as evaluation uses it, z of inputs and gates multiplied in; on the CPU."""
+def all_matrices(model: nn.Module, graph: ReaderGraph) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Every matrix by name, as evaluation uses it, z of inputs and gates multiplied in, on the CPU; and its block."""
     found: dict[str, Tensor] = {}
-    for block in graph.blocks.values():
+    block_of: dict[str, str] = {}
+    for name, block in graph.blocks.items():
         module = model.get_submodule(block.module)
         if block.place is None:
-            found[joined(block.module, "weight")] = matrix_of(module).detach().cpu().float()
-            continue
-        w = replace(weights_of(module, *block.place), neuron_scale=None).fold()
-        end = ending(module, *block.place)
-        found[joined(block.module, "weight_ih" + end)] = w.w_ih.detach().cpu().float()
-        found[joined(block.module, "weight_hh" + end)] = w.w_hh.detach().cpu().float()
-    return found
+            own = {"weight": matrix_of(module)}
+        else:
+            w = replace(weights_of(module, *block.place), neuron_scale=None).fold()
+            end = ending(module, *block.place)
+            own = {"weight_ih" + end: w.w_ih, "weight_hh" + end: w.w_hh}
+        for parameter, matrix in own.items():
+            found[joined(block.module, parameter)] = matrix.detach().cpu().float()
+            block_of[joined(block.module, parameter)] = name
+    return found, block_of
 
 
 def driving(
@@ -154,9 +158,8 @@ def top(values: Tensor, names: Sequence[str], n: int) -> list[tuple[Link, ...]]:
 
 
 def readings(
-    name: str,
     layer: LayerMap,
-    gates: GateMap,
+    layer_of: Mapping[str, LayerMap],
     graph: ReaderGraph,
     matrices: Mapping[str, Tensor],
     outputs: Sequence[str] | None,
@@ -164,9 +167,9 @@ def readings(
 ) -> list[list[Reading]]:
     """Who reads each kept neuron: only weights of live gates count, and columns that are not zero."""
     found: list[list[Reading]] = [[] for _ in layer.neurons]
-    for read in graph.reads_of(name):
+    for read in graph.reads_of(layer.name):
         matrix = matrices[read.matrix]
-        labels, reader = row_names(read.matrix, matrix, graph, gates, outputs)
+        labels, reader = row_names(read.matrix, len(matrix), layer_of, outputs)
         inside = [
             (j, read.column + neuron - read.unit)
             for j, neuron in enumerate(layer.neurons.tolist())
@@ -180,27 +183,20 @@ def readings(
             continue
         for (j, _), count, links in zip(inside, counts, top(columns, kept, n)):
             if count:
-                found[j].append(Reading("its own layer" if reader == name else reader, count, links))
+                found[j].append(Reading("its own layer" if reader == layer.name else reader, count, links))
     return found
 
 
 def row_names(
-    matrix: str, values: Tensor, graph: ReaderGraph, gates: GateMap, outputs: Sequence[str] | None
+    matrix: str, n_rows: int, layer_of: Mapping[str, LayerMap], outputs: Sequence[str] | None
 ) -> tuple[list[str], str]:
     """What each row of a reading matrix computes, empty for a gate that is not live; and the block it belongs to."""
-    module, _, parameter = matrix.rpartition(".")
-    for name, layer in gates.layers.items():
-        block = graph.blocks[name]
-        if block.place is None or block.module != module:
-            continue
-        tail = parameter.removeprefix("weight_ih").removeprefix("weight_hh").removeprefix("_")
-        if joined(module, tail) == name or (not tail and module == name):
-            labels = [""] * (len(layer.gates) * layer.width)
-            for k, gate in enumerate(layer.gates):
-                for j, neuron in enumerate(layer.neurons.tolist()):
-                    if layer.live[k, j]:
-                        labels[k * layer.width + neuron] = f"{gate} of {name} {neuron}"
-            return labels, name
-    if outputs is not None and len(outputs) == len(values):
-        return list(outputs), module
-    return [f"output {r}" for r in range(len(values))], module
+    layer = layer_of.get(matrix)
+    if layer is not None:
+        labels = [""] * n_rows
+        for k, j in layer.live.nonzero().tolist():
+            neuron = int(layer.neurons[j])
+            labels[k * layer.width + neuron] = f"{layer.gates[k]} of {layer.name} {neuron}"
+        return labels, layer.name
+    named = outputs is not None and len(outputs) == n_rows
+    return list(outputs or ()) if named else [f"output {r}" for r in range(n_rows)], matrix.rpartition(".")[0]

@@ -107,8 +107,8 @@ def look(run: PageRun) -> Looked:
 def run_data(run: PageRun, looked: Looked, n_links: int) -> dict[str, Any]:
     (gates, links), names = looked, Names(n_links)
     layers = [
-        layer_data(layer, links[name], None if run.lags is None else run.lags.layers.get(name), names)
-        for name, layer in gates.layers.items()
+        layer_data(layer, links[name], None if run.lags is None else run.lags.get(name), names)
+        for name, layer in gates.items()
     ]
     return {
         "title": run.title,

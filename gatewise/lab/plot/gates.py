@@ -50,12 +50,15 @@ def gate_structure(
     """
     if columns < 1:
         raise ValueError(f"columns={columns}: a line needs room for at least one neuron.")
-    whole = model if isinstance(model, GateMap) else map_gates(model)
-    shown = (whole if sample is None else whole.sample(sample)).by_pattern()
+    whole = map_gates(model) if isinstance(model, nn.Module) else model
+    shown = {
+        name: (layer if sample is None else layer.sample(sample)).by_pattern()
+        for name, layer in whole.items()
+    }
     strips = [
         strip
-        for name, layer in shown.layers.items()
-        for strip in cut(layer, heading(whole.layers[name], len(layer.neurons)), columns)
+        for name, layer in shown.items()
+        for strip in cut(layer, heading(whole[name], len(layer.neurons)), columns)
     ]
     cells = CELL * max(18, *(len(strip.layer.neurons) for strip in strips))
     width = LEFT + RIGHT + max(cells, LETTER * max(len(strip.title) for strip in strips))
@@ -172,14 +175,14 @@ def number(value: float) -> str:
 
 
 def legend_entries(shown: GateMap) -> dict[str, Patch]:
-    cells = {layer.cell: layer.gates for layer in shown.layers.values()}
+    cells = {layer.cell: layer.gates for layer in shown.values()}
     entries = {
         label(cell, gate): Patch(facecolor=COLOURS.get(gate, OTHER_COLOUR))
         for cell, gates in cells.items()
         for gate in gates
     }
     entries["pale: constant, with its value"] = Patch(facecolor="white", edgecolor=RULE)
-    if any(layer.varying.any() for layer in shown.layers.values()):
+    if any(layer.varying.any() for layer in shown.values()):
         entries["hatched: varies without a product"] = Patch(facecolor="white", edgecolor=INK, hatch="/////")
     return entries
 

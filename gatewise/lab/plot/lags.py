@@ -21,10 +21,10 @@ def lag_figure(lags: LagMap, title: str | None = None) -> Figure:
 
     Lags that fewer than a tenth of the sequences reach, or fewer than two, are drawn faintly.
     """
-    n = len(lags.layers)
+    n = len(lags)
     figure = blank(4.6 * n + 0.4, 3.6 + (0.4 if title else 0.0))
     panels = figure.subplots(1, n, squeeze=False)[0]
-    for axes, layer in zip(panels, lags.layers.values()):
+    for axes, layer in zip(panels, lags.values()):
         draw_layer(axes, layer)
     if title:
         figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color="#222222")

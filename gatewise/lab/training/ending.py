@@ -49,7 +49,11 @@ def conclude(run: Run) -> Ending:
     except CheckpointError as error:
         raise RunError(f"{error} The run goes on with --resume.") from error
     if run.sparsifier is not None:
-        write_json(folder / GATES, map_gates(run.model).to_dict(), indent=None)
+        write_json(
+            folder / GATES,
+            {name: layer.to_dict() for name, layer in map_gates(run.model).items()},
+            indent=None,
+        )
     return Ending(quality, report, saved.stored_bytes)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.lab.analyse import LagMap, LayerLags, lag_curves, map_gates
+from gatewise.lab.analyse import LayerLags, lag_curves, map_gates
 from gatewise.lab.analyse.page import Fact, PageRun, page
 
 HOSTILE = ["<script>alert(1)</script>", "</script><script>window.pwned=1</script>", "<img src=x onerror=alert(1)>",
@@ -79,11 +79,9 @@ def big_page(hidden: int = 1500) -> str:
             getattr(net.rnn, f"weight_ih_l{layer}")[dead] = 0
             getattr(net.rnn, f"weight_hh_l{layer}")[dead] = 0
     gates = map_gates(net)
-    lags = LagMap(
-        {
-            name: LayerLags(name, "LSTM", layer.neurons, tuple(layer.patterns), torch.rand(101, hidden),
-                            torch.full((101,), 4))
-            for name, layer in gates.layers.items()
-        }
-    )  # fmt: skip
+    lags = {
+        name: LayerLags(name, "LSTM", layer.neurons, tuple(layer.patterns), torch.rand(101, hidden),
+                        torch.full((101,), 4))
+        for name, layer in gates.items()
+    }  # fmt: skip
     return page([PageRun("big", net, lags=lags)])

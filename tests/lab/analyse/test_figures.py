@@ -56,9 +56,7 @@ def lags() -> LagMap:
     t = torch.arange(11.0)[:, None]
     norms = torch.cat([0.9**t, 0.8**t, 0.7**t, 0.01**t, torch.zeros_like(t)], dim=1)
     patterns = ("ifgo", "ifgo", "ifgo", "o", "-")
-    return LagMap(
-        {"rnn.l1": LayerLags("rnn.l1", "LSTM", torch.arange(5), patterns, norms, torch.full((11,), 3))}
-    )
+    return {"rnn.l1": LayerLags("rnn.l1", "LSTM", torch.arange(5), patterns, norms, torch.full((11,), 3))}
 
 
 def test_lag_curves_are_coloured_by_pattern(tmp_path: Path) -> None:
@@ -79,7 +77,7 @@ def test_lag_curves_are_coloured_by_pattern(tmp_path: Path) -> None:
 def test_patterns_without_a_colour_of_their_own_are_others() -> None:
     patterns = ("ifgo", "ifg", "ifo", "igo", "fgo", "if")
     layer = LayerLags("rnn.l0", "LSTM", torch.arange(6), patterns, torch.rand(4, 6), torch.full((4,), 3))
-    (axes,) = lag_figure(LagMap({"rnn.l0": layer})).axes
+    (axes,) = lag_figure({"rnn.l0": layer}).axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [f"{pattern} \N{MULTIPLICATION SIGN} 1" for pattern in patterns[:5]] + ["1 others"]
 
@@ -106,10 +104,10 @@ def test_a_mean_of_few_sequences_is_one_of_less_than_a_tenth_or_of_one(
 
 def test_lags_that_few_sequences_reach_lie_under_a_veil(tmp_path: Path) -> None:
     """Their means jump as sequences end, which would be read as memory."""
-    layer = lags().layers["rnn.l1"]
+    layer = lags()["rnn.l1"]
     assert not lag_figure(lags()).axes[0].patches
     few = replace(layer, sequences=torch.tensor([40] * 8 + [4, 3, 1]))
-    (axes,) = (figure := lag_figure(LagMap({"rnn.l1": few}))).axes
+    (axes,) = (figure := lag_figure({"rnn.l1": few})).axes
     (veil,) = axes.patches
     assert veil.get_x() == 8.5
     assert all(veil.get_zorder() > line.get_zorder() for line in axes.lines)
@@ -119,7 +117,7 @@ def test_lags_that_few_sequences_reach_lie_under_a_veil(tmp_path: Path) -> None:
 
 def test_a_layer_without_neurons_has_an_empty_panel(tmp_path: Path) -> None:
     empty = LayerLags("rnn.l0", "LSTM", torch.arange(0), (), torch.zeros(5, 0), torch.zeros(5).long())
-    figure = lag_figure(LagMap({"rnn.l0": empty}))
+    figure = lag_figure({"rnn.l0": empty})
     assert not figure.axes[0].get_lines()
     drawn(figure, tmp_path)
 
@@ -330,4 +328,4 @@ def test_plot_is_the_door_for_a_model_of_ones_own(tmp_path: Path) -> None:
     drawn(plot.gate_structure(model), tmp_path)
     curves = plot.lag_curves(model, [(torch.randn(3, 9, 2),)], lags=5)
     drawn(plot.lag_figure(curves), tmp_path)
-    assert plot.map_gates(model).layers.keys() == curves.layers.keys()
+    assert plot.map_gates(model).keys() == curves.keys()

@@ -18,7 +18,7 @@ from networks import Net, tagger
 from torch import nn
 
 import gatewise as gw
-from gatewise.lab.analyse import GateMap, map_gates
+from gatewise.lab.analyse import map_gates
 from gatewise.lab.plot import COLOURS, gate_structure, number, save
 
 PATTERNS = {0: "ifgo", 1: "o", 2: "", 4: "fo"}  # neuron -> live gates; neuron 3 is read by nobody
@@ -52,17 +52,16 @@ def lstm(gate_activation: str = "sigmoid") -> Net:
 
 
 def test_patterns_of_a_hand_made_lstm() -> None:
-    layer = map_gates(lstm()).layers["rnn.l0"]
+    layer = map_gates(lstm())["rnn.l0"]
     assert layer.neurons.tolist() == [0, 1, 2, 4]
     assert layer.patterns == ["ifgo", "o", "-", "fo"]
-    assert layer.count() == {"ifgo": 1, "o": 1, "-": 1, "fo": 1}
     assert (layer.width, layer.gates) == (5, ("i", "f", "g", "o"))
 
 
 @pytest.mark.parametrize("gate_activation", ["sigmoid", "hard_sigmoid"])
 def test_a_constant_gate_shows_the_activation_of_its_bias(gate_activation: str) -> None:
     """sigmoid(b) or clip(0.2 b + 0.5, 0, 1) for i, f, o; tanh(b) for g; nothing where the gate is live."""
-    layer = map_gates(lstm(gate_activation)).layers["rnn.l0"]
+    layer = map_gates(lstm(gate_activation))["rnn.l0"]
     logistic = gate_activation == "sigmoid"
     for k, (gate, bias) in enumerate(BIASES.items()):
         squashed = 1 / (1 + math.exp(-bias)) if logistic else min(max(0.2 * bias + 0.5, 0), 1)
@@ -76,7 +75,7 @@ def test_a_constant_gate_shows_the_activation_of_its_bias(gate_activation: str) 
 def test_a_constant_gate_is_what_the_network_computes() -> None:
     """Neuron 2 has no live gate, so its state can be told from the four numbers alone."""
     net = lstm()
-    i, f, g, o = map_gates(net).layers["rnn.l0"].constant[:, 2].tolist()
+    i, f, g, o = map_gates(net)["rnn.l0"].constant[:, 2].tolist()
     c = h = 0.0
     for _ in range(4):
         c = f * c + i * g
@@ -93,7 +92,7 @@ def test_the_candidate_of_a_gru_has_three_ways_to_be() -> None:
         net.rnn.bias_ih_l0.fill_(0.5)
         net.rnn.bias_hh_l0.fill_(0.25)
         net.rnn.bias_hh_l0[2 * 4 + 1] = 0  # b_hn of neuron 1
-    layer = map_gates(net).layers["rnn.l0"]
+    layer = map_gates(net)["rnn.l0"]
     assert layer.patterns == ["r", "r", "u", "run"]
     assert layer.varying[2].tolist() == [True, False, False, False]
     assert float(layer.constant[2, 1]) == pytest.approx(math.tanh(0.5), abs=1e-6)
@@ -111,7 +110,7 @@ def test_a_third_cell_is_judged_by_its_own_declaration() -> None:
     carve(net.rnn, net.fc, {0: "r", 1: "u", 2: "run"}, "run")
     with torch.no_grad():
         net.rnn.bias_hh_l0.fill_(0.25)
-    layer = map_gates(net).layers["rnn.l0"]
+    layer = map_gates(net)["rnn.l0"]
     assert layer.varying[2].tolist() == [False, True, False]
     assert gw.measure(net).layers["rnn.l0"].varying == int(layer.varying.sum())
 
@@ -126,23 +125,21 @@ def test_looking_changes_nothing_and_agrees_with_measure() -> None:
     before = copy.deepcopy(net.state_dict())
     found, report = map_gates(net), gw.measure(net)
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
-    assert list(found.layers) == ["rnn.l0", "rnn.l0_reverse"]
-    for name, layer in found.layers.items():
+    assert list(found) == ["rnn.l0", "rnn.l0_reverse"]
+    for name, layer in found.items():
         assert dict(zip(layer.gates, layer.live.sum(1).tolist())) == report.layers[name].gates
-    assert found.layers["rnn.l0"].patterns == ["fgo", "fgo", "ifgo", "ifgo"]
+    assert found["rnn.l0"].patterns == ["fgo", "fgo", "ifgo", "ifgo"]
 
 
 def test_order_and_sample() -> None:
-    layer = map_gates(lstm()).layers["rnn.l0"]
+    layer = map_gates(lstm())["rnn.l0"]
     assert layer.by_pattern().patterns == ["ifgo", "fo", "o", "-"]
     assert layer.by_pattern().neurons.tolist() == [0, 4, 1, 2]
     drawn = layer.sample(2, seed=3)
     assert len(drawn.neurons) == 2
     assert drawn.neurons.tolist() == sorted(drawn.neurons.tolist())
     assert drawn.neurons.tolist() == layer.sample(2, seed=3).neurons.tolist()
-    seeds = [
-        GateMap({"rnn.l0": layer}).sample(2, seed).layers["rnn.l0"].neurons.tolist() for seed in range(9)
-    ]
+    seeds = [layer.sample(2, seed).neurons.tolist() for seed in range(9)]
     assert seeds[3] == drawn.neurons.tolist()
     assert len({tuple(neurons) for neurons in seeds}) > 1
     assert layer.sample(99).neurons.tolist() == layer.neurons.tolist()
@@ -151,7 +148,7 @@ def test_order_and_sample() -> None:
 
 
 def test_plain_numbers_for_json() -> None:
-    content = json.loads(json.dumps(map_gates(lstm()).to_dict(), allow_nan=False))["rnn.l0"]
+    content = json.loads(json.dumps(map_gates(lstm())["rnn.l0"].to_dict(), allow_nan=False))
     assert content["patterns"] == ["ifgo", "o", "-", "fo"]
     assert content["constant"][0][0] is None
     assert content["constant"][0][1] == pytest.approx(0.5)
@@ -227,9 +224,9 @@ def test_a_map_says_when_it_counts_after_the_cut() -> None:
 
 
 def test_a_long_heading_stays_inside_the_picture() -> None:
-    layer = dataclasses.replace(map_gates(lstm()).layers["rnn.l0"], width=1500, cut=True)
+    layer = dataclasses.replace(map_gates(lstm())["rnn.l0"], width=1500, cut=True)
     layer = dataclasses.replace(layer, name="encoder.recurrent_reverse.l1_reverse")
-    figure = gate_structure(GateMap({layer.name: layer}), sample=2)
+    figure = gate_structure({layer.name: layer}, sample=2)
     (heading,) = (text for text in figure.texts if layer.name in text.get_text())
     assert heading.get_window_extent().x1 < figure.bbox.x1
 
@@ -237,7 +234,7 @@ def test_a_long_heading_stays_inside_the_picture() -> None:
 def test_a_layer_without_neurons_is_a_line_of_text() -> None:
     net = lstm()
     carve(net.rnn, net.fc, {}, "ifgo")
-    figure = gate_structure(GateMap(map_gates(net).layers))
+    figure = gate_structure(map_gates(net))
     assert not drawn_cells(figure)
     assert any("0 of 5 neurons" in text.get_text() for text in figure.texts)
 

@@ -40,10 +40,10 @@ def test_stated_readers_count_in_every_view() -> None:
     with torch.no_grad():
         net.fc.weight[:, 1] = net.rnn.weight_hh_l0[:, 1] = 0
     readers = {"rnn": ["fc"]}
-    assert map_gates(net).layers["rnn.l0"].neurons.tolist() == [0, 1, 2]
-    assert map_gates(net, readers).layers["rnn.l0"].neurons.tolist() == [0, 2]
+    assert map_gates(net)["rnn.l0"].neurons.tolist() == [0, 1, 2]
+    assert map_gates(net, readers)["rnn.l0"].neurons.tolist() == [0, 2]
     lags = lag_curves(net, [(torch.randn(4, 1, 2),)], lags=1, readers=readers)
-    assert lags.layers["rnn.l0"].neurons.tolist() == [0, 2]
+    assert lags["rnn.l0"].neurons.tolist() == [0, 2]
     data = embedded(page([PageRun("stated", net, readers=readers)]))["runs"][0]
     (layer,) = data["layers"]
     assert layer["neurons"] == [0, 2]

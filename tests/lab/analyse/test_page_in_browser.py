@@ -13,7 +13,7 @@ from browser import Browser
 from page_runs import HOSTILE, big_page, model, run_of
 
 import gatewise as gw
-from gatewise.lab.analyse import LagMap, map_gates
+from gatewise.lab.analyse import map_gates
 from gatewise.lab.analyse.page import PageRun, page
 
 
@@ -129,7 +129,7 @@ def test_pointing_shows_that_neuron(opened: Browser) -> None:
     assert "no live gate" in text
     opened.run(POINT, "rnn.l0", 1)
     opened.settle()
-    layer = map_gates(model()).layers["rnn.l0"]
+    layer = map_gates(model())["rnn.l0"]
     rows = opened.run(
         'return [...document.querySelectorAll("#detail table.gates tr")].slice(1)'
         ".map((row) => [...row.children].map((cell) => cell.textContent))"
@@ -196,7 +196,7 @@ def test_sorting_changes_the_order(opened: Browser) -> None:
         for at in range(5):
             opened.run(POINT, "rnn.l0", at)
             orders[order].append(int(chosen(opened)[1] or -1))
-    reach = run_of(model()).lags.layers["rnn.l0"].reach
+    reach = run_of(model()).lags["rnn.l0"].reach
     assert orders["number"] == [0, 1, 2, 3, 4]
     assert orders["gates"] == [2, 1, 3, 4, 0]
     assert orders["reach"][:2] == reach.argsort(descending=True, stable=True)[:2].tolist()
@@ -217,7 +217,7 @@ def test_filters_change_what_is_shown(opened: Browser) -> None:
 
 
 def test_the_lag_curve_is_the_neurons_own(opened: Browser) -> None:
-    norms = run_of(model()).lags.layers["rnn.l0"].norms
+    norms = run_of(model()).lags["rnn.l0"].norms
     for at, neuron in enumerate((0, 4, 1)):
         opened.run(POINT, "rnn.l0", at)
         opened.settle()
@@ -228,11 +228,8 @@ def test_the_lag_curve_is_the_neurons_own(opened: Browser) -> None:
 def test_lags_that_few_sequences_reach_are_faint(browser: Browser, tmp_path: Path) -> None:
     net = model()
     lags = run_of(net).lags
-    few = {
-        name: replace(layer, sequences=torch.tensor([20] * 6 + [1] * 3))
-        for name, layer in lags.layers.items()
-    }
-    for name, given in (("all", lags), ("few", LagMap(few))):
+    few = {name: replace(layer, sequences=torch.tensor([20] * 6 + [1] * 3)) for name, layer in lags.items()}
+    for name, given in (("all", lags), ("few", few)):
         show(browser, tmp_path, page([run_of(net, lags=given)]))
         browser.run(POINT, "rnn.l0", 0)
         veils = "#detail .lag rect.few"
