@@ -20,11 +20,11 @@ COUNTED = {"neurons": "neurons, as the paper counts", "gates": "live gates, as t
 Metrics = Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
 
 
-def curve(metrics: Metrics, key: str) -> tuple[list[int], list[float]]:
-    """Epochs and values of a key; a mapping (neurons, gates by layer) is summed up, missing values are left out."""
+def curve(metrics: Metrics, key: str, part: str | None = None) -> tuple[list[int], list[float]]:
+    """Epochs and values of a key, or of a layer in it; mappings are summed up, missing values are left out."""
     epochs, values = [], []
     for line in metrics:
-        value = line.get(key)
+        value = line.get(key) if part is None else (line.get(key) or {}).get(part)
         if value is not None:
             epochs.append(int(line["epoch"]))
             values.append(total(value))

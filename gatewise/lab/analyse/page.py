@@ -18,13 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gatewise.lab.analyse.gate_map import GateMap, LayerMap, map_gates
+from gatewise.lab.analyse.gate_map import LayerMap, map_gates
 from gatewise.lab.analyse.history import COUNTED, Metrics, curve, named, quality_key
 from gatewise.lab.analyse.lag import LagMap, LayerLags, kind_of
 from gatewise.lab.analyse.links import Link, NeuronLinks, find_links
 
-MAX_BYTES = 3_000_000
-LINKS = (6, 4, 2, 1)  # per gate and reader: as many as fit
 DECADES = 6.0  # of gradient norm that a curve shows
 ZERO = 255  # the byte of a norm that is zero, missing or below those decades
 SCRIPTS = {"page": ("helpers.js", "picture.js", "page.js"), "front": ("helpers.js", "front.js")}
@@ -57,17 +55,10 @@ class PageRun:
 
 
 def page(runs: Sequence[PageRun]) -> str:
-    """The file's content, for one run or for two side by side; lists get shorter until it is under 3 MB."""
+    """The file's content, for one run or for two side by side."""
     if not 1 <= len(runs) <= 2:
         raise ValueError(f"a page shows one run or two side by side, not {len(runs)}.")
-    looked = [look(run) for run in runs]  # once: with a large vocabulary this takes most of the time
-    for n in LINKS:
-        text = render({"runs": [run_data(*one, n) for one in zip(runs, looked)]})
-        if len(text.encode()) <= MAX_BYTES:
-            return text
-    raise ValueError(
-        f"the page would have {len(text.encode()):,} bytes; the most is {MAX_BYTES:,}. Show one run, or fewer lags."
-    )
+    return render({"runs": [run_data(run) for run in runs]})
 
 
 def render(data: Mapping[str, Any], name: str = "page") -> str:
@@ -92,20 +83,9 @@ def as_json(data: Any) -> str:
     return text
 
 
-Looked = tuple[GateMap, Mapping[str, Sequence[NeuronLinks]]]
-
-
-def look(run: PageRun) -> Looked:
-    """The gates of a run's network and as many links as any page has."""
-    gates = map_gates(run.model, run.readers)
-    links = find_links(
-        run.model, gates, symbols=run.symbols, outputs=run.outputs, readers=run.readers, n=max(LINKS)
-    )
-    return gates, links
-
-
-def run_data(run: PageRun, looked: Looked, n_links: int) -> dict[str, Any]:
-    (gates, links), names = looked, Names(n_links)
+def run_data(run: PageRun) -> dict[str, Any]:
+    gates, names = map_gates(run.model, run.readers), Names()
+    links = find_links(run.model, gates, symbols=run.symbols, outputs=run.outputs, readers=run.readers)
     layers = [
         layer_data(layer, links[name], None if run.lags is None else run.lags.get(name), names)
         for name, layer in gates.items()
@@ -122,10 +102,9 @@ def run_data(run: PageRun, looked: Looked, n_links: int) -> dict[str, Any]:
 
 
 class Names:
-    """Each name once; links carry its number. Of every list the `most` links that are largest in size."""
+    """Each name once; links carry its number."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.listed: list[str] = []
         self.numbers: dict[str, int] = {}
 
@@ -137,9 +116,7 @@ class Names:
 
     def flat(self, links: Sequence[Link]) -> list[float]:
         """name, value, name, value, ...; the most positive first"""
-        largest = sorted(links, key=lambda link: -abs(link[1]))[: self.most]
-        kept = sorted(largest, key=lambda link: -link[1])
-        return [part for name, value in kept for part in (self(name), short(value))]
+        return [part for name, value in links for part in (self(name), short(value))]
 
 
 def layer_data(
@@ -211,16 +188,8 @@ def history(metrics: Metrics) -> list[dict[str, Any]]:
     found.append(chart("compression", {"": curve(metrics, "compression")}))
     for key, title in COUNTED.items():
         layers = dict.fromkeys(name for line in metrics for name in line.get(key) or {})
-        found.append(
-            chart(
-                title, {name: curve([part_of(line, key, name) for line in metrics], key) for name in layers}
-            )
-        )
+        found.append(chart(title, {name: curve(metrics, key, name) for name in layers}))
     return [one for one in found if one["series"]]
-
-
-def part_of(line: Mapping[str, Any], key: str, layer: str) -> dict[str, Any]:
-    return {"epoch": line["epoch"], key: (line.get(key) or {}).get(layer)}
 
 
 def chart(title: str, series: Mapping[str, tuple[list[int], list[float]]]) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_nothing_is_downloaded_to_look_at_an_old_result(
     result = train(row, options(tmp_path / "run", folder))
     monkeypatch.delenv("GATEWISE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sources, "download", pytest.fail)
+    monkeypatch.setattr(sources, "fetched", pytest.fail)
     chosen = Options(tmp_path / "run", None, "cpu", resume=True, quiet=True)
     assert train(row, chosen) == plain(result)
 
