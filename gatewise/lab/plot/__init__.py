@@ -11,10 +11,10 @@ spread     log alpha or group norms, and the threshold
 """
 
 from gatewise.lab.analyse import lag_curves, map_gates
-from gatewise.lab.plot.front import front
+from gatewise.lab.plot.front import Point, front, pareto_front
 from gatewise.lab.plot.gates import gate_structure, number
 from gatewise.lab.plot.lags import lag_figure
-from gatewise.lab.plot.progress import Point, pareto_front, training
+from gatewise.lab.plot.progress import training
 from gatewise.lab.plot.spread import histogram
 from gatewise.lab.plot.style import COLOURS, save
 

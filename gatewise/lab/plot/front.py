@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from gatewise.lab.plot.progress import Point, pareto_front, short_count
 from gatewise.lab.plot.style import INK, MARKERS, SERIES, blank, legend, plain
 
 PALE = 0.22
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run as size and quality."""
+
+    name: str
+    size: float  # weights that are not zero, or bytes
+    quality: float
+    method: str = ""  # runs of one method share a colour and a marker
+
+
+def pareto_front(points: Iterable[Point], higher_is_better: bool = False) -> list[Point]:
+    """The runs that no other run beats in both size and quality, by size."""
+    best: float | None = None
+    front = []
+    sign = -1.0 if higher_is_better else 1.0
+    for point in sorted(points, key=lambda p: (p.size, sign * p.quality)):
+        if best is None or sign * point.quality < best:
+            best = sign * point.quality
+            front.append(point)
+    return front
 
 
 def front(panels: Mapping[str, Sequence[Point]], quality: str, higher_is_better: bool, title: str) -> Figure:
@@ -27,7 +49,7 @@ def front(panels: Mapping[str, Sequence[Point]], quality: str, higher_is_better:
         plain(axes, "", label, quality if axes is grid[0] else "")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_count(value)))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
         axes.xaxis.set_minor_formatter(NullFormatter())
     legend(grid[0])
     figure.suptitle(title, x=0.02, ha="left", size=12, weight="bold", color=INK)

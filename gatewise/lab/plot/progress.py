@@ -1,14 +1,13 @@
-"""Sparsity and quality along training; which of several runs no other beats in size and quality."""
+"""Sparsity and quality along training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from gatewise.lab.analyse.history import COUNTED, Metrics, curve, named, quality_key
 from gatewise.lab.plot.style import DASHES, INK, MARKERS, SERIES, blank, legend, plain
@@ -50,35 +49,5 @@ def perplexity_scale(axes: Axes) -> None:
     """Logarithmic, with plain numbers: the first epochs would flatten everything after them."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run as size and quality."""
-
-    name: str
-    size: float  # weights that are not zero, or bytes
-    quality: float
-    method: str = ""  # runs of one method share a colour and a marker
-
-
-def pareto_front(points: Iterable[Point], higher_is_better: bool = False) -> list[Point]:
-    """The runs that no other run beats in both size and quality, by size."""
-    best: float | None = None
-    front = []
-    sign = -1.0 if higher_is_better else 1.0
-    for point in sorted(points, key=lambda p: (p.size, sign * p.quality)):
-        if best is None or sign * point.quality < best:
-            best = sign * point.quality
-            front.append(point)
-    return front
-
-
-def short_count(value: float) -> str:
-    """500, 20 k, 3 M."""
-    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= unit:
-            return f"{value / unit:g}{name}"
-    return f"{value:g}"

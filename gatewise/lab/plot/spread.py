@@ -33,22 +33,17 @@ def histogram(spread: Spread, title: str | None = None) -> Figure:
     for axes, (name, values) in zip(grid, panels.items()):
         finite = values[values.isfinite()]
         kept = finite < spread.threshold if spread.kept_below else finite > spread.threshold
-        counts = [torch.histc(part, BINS, low, high) for part in (finite[kept], finite[~kept])]
-        steps = torch.linspace(low, high, BINS + 1).tolist()
         labels = f"kept: {int(kept.sum()):,}", f"not kept: {len(values) - int(kept.sum()):,}"
-        axes.stairs(counts[0].tolist(), steps, fill=True, color=SERIES[0], label=labels[0])
-        axes.stairs(
-            (counts[0] + counts[1]).tolist(),
-            steps,
-            baseline=counts[0].tolist(),
-            fill=True,
-            color="#BDBDBD",
-            label=labels[1],
+        parts = [finite[kept].numpy(), finite[~kept].numpy()]
+        colours = SERIES[0], "#BDBDBD"
+        axes.hist(
+            parts, BINS, range=(low, high), stacked=True, color=colours, label=labels, histtype="stepfilled"
         )
         if decided:
             axes.axvline(spread.threshold, color=SERIES[1], linewidth=1.4, linestyle="--")
         plain(axes, name, spread.label, "how many")
-        legend(axes, loc="best", handlelength=1.0, title=None if decided else NO_LINE, title_fontsize=8)
+        told = None if decided else NO_LINE
+        legend(axes, reverse=True, loc="best", handlelength=1.0, title=told, title_fontsize=8)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     if title:

@@ -283,8 +283,7 @@ def test_norms_of_gates_and_the_constant_ones(tmp_path: Path) -> None:
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["kept: 9", "not kept: 3"]
     assert list(axes.lines[0].get_xdata()) == pytest.approx([-4, -4])
-    kept, all_finite = (patch.get_data().values.sum() for patch in axes.patches)
-    assert (kept, all_finite) == (9, 9)
+    assert max(patch.get_xy()[:, 1].max() for patch in axes.patches) == 9  # nine of one norm
     drawn(figure, tmp_path)
 
 
