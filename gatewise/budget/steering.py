@@ -158,10 +158,7 @@ class Budget(Fixed):
     def refuse_impossible(self) -> None:
         """What cannot be met whatever goes, with the number that can."""
         if self.kind == "weights":
-            reached = self.handle.weight_scores()
-            least = sum(
-                int(mask.sum()) for name, mask in find_masks(self.model).matrix.items() if name not in reached
-            )
+            least = self.out_of_reach(find_masks(self.model))
             rest = "of layers that the sparsifier does not reach (l1_layers=, layers=)"
         elif self.kind == "bytes":
             least = self.bytes_of(find_masks(self.model), self.least())
@@ -338,17 +335,18 @@ class Budget(Fixed):
         for p in parameters.values():
             p.masked_fill_(~fills[id(p)].to(p.device), 0)
         scores = self.handle.weight_scores()
-        others = sum(
-            int(mask.sum())
-            for name, mask in masks.matrix.items()
-            if masks.shared[name] == name and name not in scores
-        )
         flat = torch.cat([score.flatten() for score in scores.values()])
-        surplus = int((flat > 0).sum()) - (allowed - others)
+        surplus = int((flat > 0).sum()) - (allowed - self.out_of_reach(masks))
         if surplus > 0:
             bound = flat[flat > 0].kthvalue(surplus).values
             for name, score in scores.items():
                 parameters[name].masked_fill_(score <= bound, 0)
+
+    def out_of_reach(self, masks: Masks) -> int:
+        """Non-zero weights that the sparsifier leaves alone; it reaches a shared matrix by any of its names."""
+        reached = {masks.shared.get(name, name) for name in self.handle.parameters()}
+        own = (mask for name, mask in masks.matrix.items() if masks.shared[name] == name not in reached)
+        return sum(int(mask.sum()) for mask in own)
 
     def judge(self) -> None:
         """Whether it fits; who ends elsewhere is told, with the way out."""

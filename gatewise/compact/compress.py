@@ -180,7 +180,7 @@ def compact_recurrent(
         hidden, width = w.w_hh.shape[1], w.w_ih.shape[1]
         compact = CompactLayer(cell, plan, hidden, width, w.w_hh, w.b_ih is not None)
         scales = [w.w_hh.new_ones(hidden) if z is None else z for z in below]
-        compact.fill(plan, w, torch.cat(scales) if scales else None)
+        compact.fill(w, torch.cat(scales) if scales else None)
         keep_frozen(old, (layer, direction), compact)
         layers.append(compact)
         here.append(w.neuron_scale)

@@ -18,8 +18,7 @@ class RecurrentPlan:
 
     inputs: Tensor  # (n_in,) input columns that some live gate reads, in the layer's original numbering
     neurons: Tensor  # (K,) neurons kept
-    rows: Tensor  # (R,) live gates, gate * H + neuron, in the original stacked matrices
-    slots: Tensor  # (R,) the same gates as gate * K + position among the kept neurons
+    slots: Tensor  # (R,) live gates, as gate * K + position among the kept neurons
     recurrent: Tensor  # (n_rec,) positions among the kept neurons that some live gate of this layer reads
 
 
@@ -45,12 +44,9 @@ def make_plan(structure: Structure, tied: Mapping[str, tuple[str, ...]]) -> dict
 
 def plan_recurrent(layer: RecurrentStructure) -> RecurrentPlan:
     neurons = where(layer.keep_neurons)
-    hidden = layer.keep_gates.shape[1]
     live = layer.keep_gates[:, neurons]  # (G, K): removed neurons have no gates
-    k = len(neurons)
-    slots = where(live.flatten())
-    rows = slots // k * hidden + neurons[slots % k] if k else slots
-    return RecurrentPlan(where(layer.keep_inputs), neurons, rows, slots, where(layer.keep_recurrent[neurons]))
+    recurrent = where(layer.keep_recurrent[neurons])
+    return RecurrentPlan(where(layer.keep_inputs), neurons, where(live.flatten()), recurrent)
 
 
 def agree(names: Iterable[str], structure: Structure) -> MatrixPlan:

@@ -82,16 +82,16 @@ class CompactLayer(nn.Module):
         return [k for k, gate in enumerate(self.cell.gates) if gate in self.cell.gated_recurrent]
 
     @torch.no_grad()
-    def fill(self, plan: RecurrentPlan, weights: Weights, input_scale: Tensor | None) -> CompactLayer:
-        """Take what the plan keeps of the full layer; z of the gates goes into rows, z_x and z_h into columns.
+    def fill(self, weights: Weights, input_scale: Tensor | None) -> None:
+        """Take what is kept of the full layer; z of the gates goes into rows, z_x and z_h into columns.
 
         `input_scale` belongs to the layer below, if it is part of the same stack: its z_h arrives folded in here.
         """
         w = weights.fold()
         w_ih = w.w_ih if input_scale is None else w.w_ih * input_scale
-        columns = self.neurons[self.recurrent]
-        self.weight_ih.copy_(w_ih[plan.rows.to(w_ih.device)][:, self.inputs])
-        self.weight_hh.copy_(w.w_hh[plan.rows.to(w_ih.device)][:, columns])
+        for name, whole in (("weight_ih", w_ih), ("weight_hh", w.w_hh)):
+            _, rows, columns = self.stored(name)
+            self.get_parameter(name).copy_(whole[rows][:, columns])
         if w.neuron_scale is not None:
             self.neuron_scale.copy_(w.neuron_scale[self.neurons])
         if self.bias is not None and w.b_ih is not None and w.b_hh is not None:
@@ -101,7 +101,6 @@ class CompactLayer(nn.Module):
                 gated = self.gated_gates()
                 self.bias[gated] = b_ih[gated]
                 self.bias_gated.copy_(b_hh[gated])
-        return self
 
     def weights(self) -> Weights:
         """The layer as an ordinary one of width K: zero rows for constant gates, zero columns for unread neurons."""

@@ -258,7 +258,7 @@ def whole_plan(module: nn.Module, layer: int) -> RecurrentPlan:
     hidden, directions = int(module.hidden_size), 2 if getattr(module, "bidirectional", False) else 1  # type: ignore[arg-type]
     inputs = hidden * directions if layer else int(module.input_size)  # type: ignore[arg-type]
     rows = torch.arange(cell.n_gates * hidden)
-    return RecurrentPlan(torch.arange(inputs), torch.arange(hidden), rows, rows, torch.arange(hidden))
+    return RecurrentPlan(torch.arange(inputs), torch.arange(hidden), rows, torch.arange(hidden))
 
 
 def plain_layer(op: ops.Operation, model: nn.Module, weights: Weights = "float32") -> Layer | None:

@@ -201,13 +201,6 @@ class Variational(Fixed):
     def _left(self) -> dict[str, bool]:
         return left_of_posteriors(self.model)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """How far the warm-up is, which the model's state_dict says as well."""
-        return {"steps": self.steps.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.steps.copy_(state["steps"])
-
     def structure(self) -> Structure:
         """What is left: the paper's one-pass count, as keep-masks."""
         return Structure.from_weights(self.model, self.readers)

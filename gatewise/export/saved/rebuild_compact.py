@@ -59,7 +59,6 @@ def compact_layer(cell: Cell, fields: Fields, tensors: Tensors) -> CompactLayer:
     plan = RecurrentPlan(
         inputs=index_list(tensors, "inputs", n_inputs),
         neurons=neurons,
-        rows=neurons,  # used only to cut the original
         slots=index_list(tensors, "slots", cell.n_gates * len(neurons)),
         recurrent=index_list(tensors, "recurrent", len(neurons)),
     )
