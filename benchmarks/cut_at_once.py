@@ -17,8 +17,8 @@ import torch
 
 import gatewise as gw
 from gatewise.lab import recipe as recipes
-from gatewise.lab.training.cutting import cut_to
 from gatewise.lab.training.options import Options
+from gatewise.lab.training.shrinking import cut_to
 from gatewise.lab.training.trainer import Run
 
 

@@ -26,7 +26,7 @@ from machine import machine_line
 from torch import Tensor
 
 import gatewise as gw
-from gatewise.lab.training.machine import prepare
+from gatewise.lab.training.options import prepare
 from gatewise.nn import recurrent
 
 

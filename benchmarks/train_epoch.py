@@ -31,7 +31,7 @@ from gatewise.lab.data.language import LanguageData, Vocabulary
 from gatewise.lab.schema import Dense, Recipe
 from gatewise.lab.training.assembly import Assembly, assemble
 from gatewise.lab.training.graph import WARM_UP
-from gatewise.lab.training.machine import use_tf32
+from gatewise.lab.training.options import use_tf32
 
 STREAMS = {"word-ptb": (10_000, (929_589, 73_760, 82_430)), "char-ptb": (50, (5_017_482, 393_042, 442_423))}
 TEXTS = {"imdb": (2, 200, 230, (21_250, 3_750, 25_000)), "agnews": (4, 100, 40, (113_999, 6_000, 7_599))}

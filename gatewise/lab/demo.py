@@ -41,8 +41,8 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SUMMED | {"epochs": 24, "after": 14, "decay": 0.7},
     ),
     "bayes": (
-        {"method": "variational", "noise": "batch"},
-        {"lr": 4e-3, "epochs": 30, "after": 15, "decay": 0.85},
+        {"method": "variational", "noise": "batch", "warm_up_epochs": 12.0},
+        {"lr": 4e-3, "epochs": 24, "after": 12, "decay": 0.85},
     ),
 }
 # Every stage in seconds, and numbers that mean nothing.

@@ -15,7 +15,7 @@ from gatewise.lab.data.language import LanguageData, Vocabulary
 from gatewise.lab.data.pronunciation import WordData
 from gatewise.lab.schema import KEYS, READERS, TAGS, WORDS, Recipe, RecipeError, is_read, parse
 from gatewise.lab.training.assembly import build_model, make_sparsifier
-from gatewise.lab.training.schedule import learning_rates
+from gatewise.lab.training.parts import learning_rates
 
 FOUR = ("original", "bayes-w", "bayes-wn", "bayes-wgn")
 ROWS = [

@@ -22,7 +22,7 @@ from gatewise.lab.initial import initialise
 from gatewise.lab.models import CharLM, Pronouncer, SeriesModel, TaskModel, TextClassifier, WordLM
 from gatewise.lab.schema import Dense, Lasso, Model, OwnLanguage, Penn, Recipe, RecipeError, Train
 from gatewise.lab.training.dropped import dropped_weights
-from gatewise.lab.training.earlier import first_network
+from gatewise.lab.training.earlier import Teacher, first_network, make_teacher
 from gatewise.lab.training.evaluation import Evaluator
 from gatewise.lab.training.feeds import (
     ChunkFeed,
@@ -37,7 +37,6 @@ from gatewise.lab.training.objectives import Objective
 from gatewise.lab.training.pronouncing import Pronouncing
 from gatewise.lab.training.ranks import Ranks, Share
 from gatewise.lab.training.step import Sparsifier, TrainStep
-from gatewise.lab.training.teacher import Teacher, make_teacher
 from gatewise.sparsify import GroupLasso, Refit, Variational
 
 EVALUATION_SYMBOLS = {"cpu": 2048, "cuda": 8192}  # read at once in evaluation; no result depends on it

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gatewise.lab.training.carried import CarriedState
-from gatewise.lab.training.feeds import Feed
+from gatewise.lab.training.feeds import CarriedState, Feed
 from gatewise.lab.training.graph import Replayed
 from gatewise.lab.training.objectives import Objective
 from gatewise.masks import find_masks

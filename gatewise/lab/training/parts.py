@@ -1,7 +1,7 @@
 """A run has one part or two: [train] with a sparsifier, then [refit].
 
-Each has an optimiser and a schedule of its own. Epochs go on counting from one part to the next; a
-schedule counts those of its part.
+Each has an optimiser and a schedule of its own; see `gatewise.lab.schema.Train` for the formulas. Epochs go on
+counting from one part to the next; a schedule counts those of its part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gatewise.lab.schema import Train
 from gatewise.lab.training.assembly import Assembly
-from gatewise.lab.training.schedule import learning_rates
 
 
 @dataclass(frozen=True)
@@ -66,3 +65,25 @@ class Position:
         if part.settings.keep == "best":
             state = part.made.model.state_dict()
             self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def learning_rates(train: Train, epoch: int, updates: int) -> list[float]:
+    """Of the `updates` updates of an epoch, counted from 1."""
+    rates = [train.lr * factor for factor in factors(train, epoch, updates)]
+    numbers = range((epoch - 1) * updates + 1, epoch * updates + 1)
+    return [rate * min(1.0, u / max(1, train.warm_up)) for rate, u in zip(rates, numbers)]
+
+
+def factors(train: Train, epoch: int, updates: int) -> list[float]:
+    """What the schedule multiplies the learning rate with."""
+    if train.schedule == "linear":
+        # After 0 epochs it falls from the first update on; the last update still moves a little.
+        first, last = train.after * updates, train.epochs * updates
+        before = range((epoch - 1) * updates, epoch * updates)  # how many updates came before each
+        return [min(1.0, (last - u) / (last - first)) for u in before]
+    exponent = {
+        "constant": 0,
+        "power": max(epoch - train.after, 0),
+        "stairs": (epoch - 1) // train.after if train.after else 0,
+    }[train.schedule]
+    return [train.decay**exponent] * updates

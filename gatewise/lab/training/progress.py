@@ -1,13 +1,20 @@
-"""What a run shows: a bar on a terminal, a line per epoch, and what is left at its end, or why nothing is."""
+"""What a run shows: a bar on a terminal, a line per epoch, and what is left at its end, or why nothing is.
+
+For those who asked for them, its metrics are TensorBoard curves, too: gates/rnn.l0/i by epoch.
+"""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
-from types import TracebackType
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from gatewise.lab.files import RunError
 from gatewise.report import dashed, show
 
 
@@ -15,45 +22,30 @@ class Progress:
     """`epoch` starts a bar, `advance` moves it, `line` says how an epoch ended."""
 
     def __init__(self, title: str, epochs: int, quiet: bool = False) -> None:
-        self.title, self.epochs, self.quiet = title, epochs, quiet
-        self.bar: Any = None
-        self.task: Any = None
+        self.title, self.epochs = title, epochs
+        self.console = Console(stderr=True, quiet=quiet, emoji=False, markup=False, highlight=False)
+        text = TextColumn("{task.description}", markup=False)
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        shown = self.console.is_terminal and not quiet
+        self.bar = Bar(*columns, console=self.console, transient=True, disable=not shown)
+        self.task = self.bar.add_task(title, total=None)
 
     def __enter__(self) -> Progress:
-        if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            text = TextColumn("{task.description}")
-            columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self.bar = Bar(*columns, console=Console(stderr=True), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task(self.title, total=None)
+        self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
     def epoch(self, epoch: int, batches: int, done: int) -> None:
-        if self.bar is not None:
-            self.bar.update(
-                self.task, description=f"epoch {epoch}/{self.epochs}", total=batches, completed=done
-            )
+        self.bar.update(self.task, description=f"epoch {epoch}/{self.epochs}", total=batches, completed=done)
 
     def advance(self, done: int, loss: float | None = None) -> None:
-        if self.bar is not None:
-            more = {} if loss is None else {"description": f"{self.title} loss {loss:.3f}"}
-            self.bar.update(self.task, completed=done, **more)
+        description = None if loss is None else f"{self.title} loss {loss:.3f}"
+        self.bar.update(self.task, completed=done, description=description)
 
     def say(self, text: str) -> None:
-        if self.bar is not None:
-            self.bar.console.print(text, highlight=False)
-        elif not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+        self.console.print(text, soft_wrap=True)
 
     def line(self, metrics: Mapping[str, Any], quality: str) -> None:
         self.say(summary(metrics, self.epochs, quality))
@@ -114,3 +106,40 @@ def shown_quality(value: float | None) -> str:
     if value is None or value == math.inf:
         return "infinite"
     return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
+
+
+def summary_writer() -> type[Any]:
+    """TensorBoard's own; refused where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise RunError(
+            "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
+        ) from error
+    return SummaryWriter
+
+
+class Board:
+    """What an earlier part of the run wrote about `first_epoch` and later is hidden: those are run again."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        self.writer = summary_writer()(str(folder), purge_step=first_epoch)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        for key, value in flat(line).items():
+            self.writer.add_scalar(key, value, line["epoch"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers of nested dictionaries by path: gates/rnn.l0/i."""
+    found: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            found[prefix + key] = value
+    return found

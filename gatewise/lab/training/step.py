@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from gatewise.lab.models import State
-from gatewise.lab.training.carried import CarriedState
 from gatewise.lab.training.dropped import DroppedWeights
-from gatewise.lab.training.feeds import Feed
+from gatewise.lab.training.earlier import Teacher
+from gatewise.lab.training.feeds import CarriedState, Feed
 from gatewise.lab.training.objectives import Objective
 from gatewise.lab.training.ranks import Share
-from gatewise.lab.training.teacher import Teacher
 from gatewise.sparsify import GroupLasso, Refit, Variational
 
 Sparsifier = GroupLasso | Variational | Refit

@@ -41,21 +41,18 @@ from gatewise.lab.recipe import dump
 from gatewise.lab.schema import Recipe
 from gatewise.lab.training.assembly import assemble, refitted, shrunk
 from gatewise.lab.training.average import Average
-from gatewise.lab.training.board import Board, summary_writer
 from gatewise.lab.training.checkpoints import (
     Metrics,
     load_checkpoint,
     restoring,
     save_checkpoint,
 )
-from gatewise.lab.training.cutting import cut_to
 from gatewise.lab.training.ending import conclude, result_of, write_card
 from gatewise.lab.training.evaluation import live_counts, short_counts
 from gatewise.lab.training.lock import only_writer
-from gatewise.lab.training.machine import prepare
-from gatewise.lab.training.options import Options, chosen_device
+from gatewise.lab.training.options import Options, chosen_device, prepare
 from gatewise.lab.training.parts import Part, Position
-from gatewise.lab.training.progress import Progress
+from gatewise.lab.training.progress import Board, Progress, summary_writer
 from gatewise.lab.training.ranks import Ranks, joined, own_noise
 from gatewise.lab.training.resuming import content_of, restore
 from gatewise.lab.training.run_folder import (
@@ -65,7 +62,7 @@ from gatewise.lab.training.run_folder import (
     prepare_folder,
     refuse_taken_folder,
 )
-from gatewise.lab.training.shrinking import Shrinking
+from gatewise.lab.training.shrinking import Shrinking, cut_to
 from gatewise.nn.lookup import broken_parameter
 from gatewise.readers import find_readers
 from gatewise.report import measure

@@ -10,7 +10,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from gatewise.lab.training.machine import prepare
+from gatewise.lab.training.options import prepare
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
