@@ -15,7 +15,6 @@ from gatewise.lab import recorded
 
 MODEL, RECIPE = "model.safetensors", "recipe.toml"  # of a run: its network, and what was run
 CHECKPOINT, METRICS, RESULT, GATES = "checkpoint.pt", "metrics.jsonl", "result.json", "gates.json"
-TENSORBOARD, VECTORS = "tensorboard", "vectors.json"
 NETWORKS = "networks.json"  # what is kept elsewhere
 
 

@@ -82,7 +82,6 @@ def test_options_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "--checkpoint-every",
         "7",
         "--no-graph",
-        "--tensorboard",
     ]
     assert main(["reproduce", *seeds, *where]) == main(["train", "imdb-original", *rest, *where]) == 1
     (row, row_options), (recipe, options) = calls
@@ -90,9 +89,7 @@ def test_options_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     corpora = Path("corpora")
     out = tmp_path / "imdb-original" / "seeds" / "2"
     assert row_options == trainer.Options(out, corpora, "cpu", resume=True)
-    assert options == trainer.Options(
-        Path("o"), corpora, "cpu", False, True, 7, graph=False, tensorboard=True
-    )
+    assert options == trainer.Options(Path("o"), corpora, "cpu", False, True, 7, graph=False)
 
 
 def test_missing_corpora_are_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

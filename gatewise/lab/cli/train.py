@@ -73,7 +73,6 @@ def train(
     ] = False,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
     graph: Annotated[bool, typer.Option(help="Capture steps in CUDA graphs.")] = True,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files too.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> None:
@@ -100,9 +99,7 @@ def train(
         raise typer.BadParameter("--resume goes on with a run, --overwrite begins it anew: give one of them.")
     chosen = recipes.load(recipe, changes or [])
     where = out or Path("runs") / chosen.name
-    result = run(
-        chosen, Options(where, data_dir, device, resume, overwrite, checkpoint_every, graph, tensorboard)
-    )
+    result = run(chosen, Options(where, data_dir, device, resume, overwrite, checkpoint_every, graph))
     if not is_first():
         return
     typer.echo(json.dumps(plain(result)) if as_json else f"{where}: {result_line(result)}")

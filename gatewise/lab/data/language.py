@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gatewise.lab.data.batches import SPLITS
-from gatewise.lab.data.sources import DataError, find, obtain
+from gatewise.lab.data.sources import DataError, obtain
 from gatewise.wording import counted
 
 END, UNKNOWN = "<eos>", "<unk>"
@@ -127,33 +127,26 @@ def from_texts(
 
 def word_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None = None) -> LanguageData:
     """Penn Treebank, Mikolov's words: 929,589 / 73,760 / 82,430 tokens, 10,000 words."""
-    texts, notes = [], []
-    for split in SPLITS:
-        found = obtain(f"ptb/ptb.{split}.txt", data_dir)
-        texts.append(_decode(found.read(), found.path))
-        notes.append(found.deviation())
-    return from_texts(texts[0], texts[1], texts[2], "word", None, _join(notes), vocabulary)
+    (train, valid, test), note = ptb_texts(data_dir)
+    return from_texts(train, valid, test, "word", None, note, vocabulary)
+
+
+def ptb_texts(data_dir: str | Path | None) -> tuple[list[str], str]:
+    """Those of the three splits, and what is not as published."""
+    files = [obtain(f"ptb/ptb.{split}.txt", data_dir) for split in SPLITS]
+    texts = [_decode(found.read(), found.path) for found in files]
+    return texts, "; ".join(filter(None, (found.deviation() for found in files)))
 
 
 def char_ptb(data_dir: str | Path | None = None, vocabulary: Vocabulary | None = None) -> LanguageData:
-    """Penn Treebank, characters: 5,017,482 / 393,042 / 442,423, 50 symbols, the blank written `_`.
-
-    The published character files say nothing that the word files do not, so where only those are, they are used:
-
-        character file[::2] = every line of the word file, stripped, blanks as `_`, and its line feed
-    """
-    texts, notes = [], []
-    for split in SPLITS:
-        spelled = find(f"ptb/ptb.char.{split}.txt", data_dir) is not None
-        found = obtain(f"ptb/ptb.char.{split}.txt" if spelled else f"ptb/ptb.{split}.txt", data_dir)
-        text = _decode(found.read(), found.path)
-        texts.append(text[::2] if spelled else spell(text))
-        notes.append(found.deviation())
-    return from_texts(texts[0], texts[1], texts[2], "char", None, _join(notes), vocabulary)
+    """Penn Treebank, characters: 5,017,482 / 393,042 / 442,423, 50 symbols, the blank written `_`."""
+    texts, note = ptb_texts(data_dir)
+    train, valid, test = map(spell, texts)
+    return from_texts(train, valid, test, "char", None, note, vocabulary)
 
 
 def spell(words: str) -> str:
-    """A word file as the character stream that Mikolov's character files hold."""
+    """A word file as the character stream that Mikolov's character files hold, which say nothing more."""
     return "".join(line.strip().replace(" ", "_") + "\n" for line in words.splitlines())
 
 
@@ -209,7 +202,3 @@ def _decode(content: bytes, path: Path) -> str:
         raise DataError(
             f"{path}: byte {error.start:,} is not UTF-8. Convert the file to UTF-8 first."
         ) from error
-
-
-def _join(notes: Iterable[str]) -> str:
-    return "; ".join(note for note in notes if note)

@@ -16,7 +16,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,28 +35,20 @@ FILES = {
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which words got a pretrained vector; nothing, and false, where no vectors are used.
+    """How many words got a pretrained vector; nothing, and false, where no vectors are used.
 
-    The words are in the order of the vocabulary. `note` tells what is not as published.
+    `note` tells what is not as published.
     """
 
     source: str = ""  # name of the file
     n_words: int = 0
-    lower_words: tuple[str, ...] = ()  # found by their lower-case form only
-    missing_words: tuple[str, ...] = ()
+    exact: int = 0
+    lower: int = 0  # found by their lower-case form only
     note: str = ""
 
     @property
-    def lower(self) -> int:
-        return len(self.lower_words)
-
-    @property
     def found(self) -> int:
-        return self.n_words - len(self.missing_words)
-
-    @property
-    def exact(self) -> int:
-        return self.found - self.lower
+        return self.exact + self.lower
 
     def __bool__(self) -> bool:
         return bool(self.source)
@@ -71,18 +62,6 @@ class Coverage:
             f"{self.exact:,} as written, {self.lower:,} by their lower-case form"
             + (f"; {self.note}" if self.note else "")
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "note": self.note,
-            "words": self.n_words,
-            "exact": self.exact,
-            "lower": self.lower,
-            "missing": len(self.missing_words),
-            "lower_words": list(self.lower_words),
-            "missing_words": list(self.missing_words),
-        }
 
 
 def find_vectors(named: str, data_dir: str | Path | None = None) -> tuple[Path, str]:
@@ -117,9 +96,9 @@ def pretrained_rows(
     for k, word in enumerate(words, start=first_row):
         if (form := used[word]) is not None:
             rows[k] = torch.from_numpy(vectors[form])
-    lower = tuple(word for word in words if used[word] not in (word, None))
-    missing = tuple(word for word in words if used[word] is None)
-    return rows, Coverage(Path(path).name, len(words), lower, missing, note)
+    exact = sum(used[word] == word for word in words)
+    lower = sum(used[word] is not None for word in words) - exact
+    return rows, Coverage(Path(path).name, len(words), exact, lower, note)
 
 
 def read_vectors(path: Path, wanted: set[str], dim: int) -> dict[str, Vector]:

@@ -18,17 +18,7 @@ from typing import Any
 
 import torch
 
-from gatewise.export.saved.schema import (
-    Check,
-    Optional,
-    SchemaError,
-    listed,
-    record,
-    table,
-    text,
-    whole,
-    wrong,
-)
+from gatewise.export.saved.schema import SchemaError
 from gatewise.lab import recorded
 from gatewise.lab.files import RunError, plain, write_whole
 
@@ -59,8 +49,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             "start anew with --overwrite."
         )
     with restoring(path):
-        loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-        return dict(CONTENT("it", loaded))
+        return dict(torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True))
 
 
 @contextmanager
@@ -71,63 +60,11 @@ def restoring(path: Path) -> Iterator[None]:
     except RunError:
         raise
     except Exception as error:  # unpickling raises whatever it likes
-        reason = str(error) if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise RunError(
             f"{path}: does not hold what this run would go on with ({' '.join(reason.split())[:200]}). Restore it "
             "from a copy, or start anew with --overwrite."
         ) from error
-
-
-def tensor(where: str, value: Any) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise wrong(where, "a tensor", value)
-    return value
-
-
-def like(example: Any) -> Check:
-    """A value of the same type."""
-    kind = type(example)
-
-    def check(where: str, value: Any) -> Any:
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise wrong(where, f"a {kind.__name__}", value)
-        return value
-
-    return check
-
-
-def fitting(example: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an object of which each has the type that an example has there."""
-    known = {name: Optional(like(value)) for name, value in vars(example).items()}
-    return dict(record(**known)(type(example).__name__.lower(), dict(fields)))
-
-
-tensors = table(tensor)
-CONTENT = record(
-    recipe=table(lambda _, value: value),
-    data=text,
-    digest=text,
-    position=table(lambda _, value: value),
-    best=tensors,
-    model=tensors,
-    optimizer=record(param_groups=listed(table(lambda _, value: value))),
-    step=record(k=tensor, sums=tensor, bad=tensor),
-    state=listed(tensor),
-    rng=tensor,
-    ranks=whole(1),
-)
-
-
-def check_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Its groups have settings of the same types, and what it remembers of a parameter is as large as that is."""
-    for k, (own, group) in enumerate(zip(optimizer.param_groups, saved["param_groups"])):
-        settings = {name: like(value) for name, value in own.items() if name not in ("params", "lr")}
-        record(**settings)(f"optimizer.param_groups[{k}]", group)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for k, remembered in saved.get("state", {}).items():
-        for name, value in table(lambda _, value: value)(f"optimizer.state[{k}]", remembered).items():
-            if isinstance(value, torch.Tensor) and value.dim() and value.shape != parameters[k].shape:
-                raise wrong(f"optimizer.state[{k}].{name}", f"of shape {tuple(parameters[k].shape)}", value)
 
 
 class Metrics:

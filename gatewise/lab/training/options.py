@@ -25,7 +25,6 @@ class Options:
     overwrite: bool = False
     checkpoint_every: float = 60.0  # seconds between checkpoints; inside an epoch only if that takes longer
     graph: bool = True  # capture steps in CUDA graphs
-    tensorboard: bool = False
     quiet: bool = False
     on_epoch: Callable[[Mapping[str, Any]], None] | None = None  # told a line of metrics; may end the run
 

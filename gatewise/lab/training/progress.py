@@ -1,20 +1,15 @@
-"""What a run shows: a bar on a terminal, a line per epoch, and what is left at its end, or why nothing is.
-
-For those who asked for them, its metrics are TensorBoard curves, too: gates/rnn.l0/i by epoch.
-"""
+"""What a run shows: a bar on a terminal, a line per epoch, and what is left at its end, or why nothing is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from gatewise.lab.files import RunError
 from gatewise.report import dashed, show
 
 
@@ -106,40 +101,3 @@ def shown_quality(value: float | None) -> str:
     if value is None or value == math.inf:
         return "infinite"
     return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
-
-
-def summary_writer() -> type[Any]:
-    """TensorBoard's own; refused where it is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise RunError(
-            "--tensorboard needs the package tensorboard: pip install gatewise[tensorboard]."
-        ) from error
-    return SummaryWriter
-
-
-class Board:
-    """What an earlier part of the run wrote about `first_epoch` and later is hidden: those are run again."""
-
-    def __init__(self, folder: Path, first_epoch: int) -> None:
-        self.writer = summary_writer()(str(folder), purge_step=first_epoch)
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        for key, value in flat(line).items():
-            self.writer.add_scalar(key, value, line["epoch"])
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of nested dictionaries by path: gates/rnn.l0/i."""
-    found: dict[str, float] = {}
-    for key, value in line.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            found[prefix + key] = value
-    return found

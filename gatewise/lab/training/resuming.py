@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gatewise.lab.files import CHECKPOINT, RunError
-from gatewise.lab.training.checkpoints import check_optimizer, fitting
 from gatewise.lab.training.parts import Position
 from gatewise.lab.training.ranks import Ranks
 from gatewise.lab.training.run_folder import refuse_other_data, refuse_other_recipe
@@ -61,7 +60,7 @@ def restore(run: Run, content: dict[str, Any]) -> None:
             f"{path}: the run was made by {before} ranks, here are {ranks.size}: each has streams and noise of its "
             f"own. Resume with torchrun --nproc-per-node {before}, or begin anew in another --out."
         )
-    run.position = Position(**fitting(Position(), content["position"]))
+    run.position = Position(**content["position"])
     run.position.best = {name: tensor.to(run.device) for name, tensor in content["best"].items()}
     if run.shrinking.every:
         run.shrinking.load_state_dict(content["shrinking"])
@@ -83,7 +82,6 @@ def restore(run: Run, content: dict[str, Any]) -> None:
 
 def restore_step(run: Run, content: dict[str, Any]) -> None:
     step = run.step
-    check_optimizer(step.optimizer, content["optimizer"])
     step.optimizer.load_state_dict(content["optimizer"])
     for group in step.optimizer.param_groups:
         group["lr"] = step.lr  # the tensor that the step writes to, not the copy from the file

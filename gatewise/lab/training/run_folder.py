@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,6 @@ from gatewise.lab.files import (
     MODEL,
     RECIPE,
     RESULT,
-    TENSORBOARD,
-    VECTORS,
     RunError,
     read_json,
 )
@@ -33,8 +30,7 @@ if TYPE_CHECKING:
     from gatewise.lab.training.options import Options
 
 # What a run writes besides recipe, checkpoint and metrics, which tell that there is one.
-WRITTEN = (RESULT, GATES, VECTORS, MODEL, CARD)
-EVENTS = "events.out.tfevents.*"
+WRITTEN = (RESULT, GATES, MODEL, CARD)
 REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
 
 
@@ -115,15 +111,10 @@ def prepare_folder(options: Options) -> None:
 
 
 def remove_run(out: Path) -> None:
-    """The files of a run, and folders that are empty then; what others put beside them stays."""
-    for path in (
-        *(out / name for name in (CHECKPOINT, METRICS, *WRITTEN)),
-        *(out / TENSORBOARD).glob(EVENTS),
-    ):
+    """The files of a run; what others put beside them stays."""
+    for path in (out / name for name in (CHECKPOINT, METRICS, *WRITTEN)):
         check_regular(path)
         path.unlink(missing_ok=True)
-    with suppress(OSError):  # not there, or not empty
-        (out / TENSORBOARD).rmdir()
 
 
 def refuse_other_recipe(before: dict[str, Any], recipe: Recipe, source: Path, refitted: bool = True) -> None:

@@ -30,8 +30,6 @@ from gatewise.lab.files import (
     METRICS,
     RECIPE,
     RESULT,
-    TENSORBOARD,
-    VECTORS,
     Diverged,
     plain,
     write_json,
@@ -52,7 +50,7 @@ from gatewise.lab.training.evaluation import live_counts, short_counts
 from gatewise.lab.training.lock import only_writer
 from gatewise.lab.training.options import Options, chosen_device, prepare
 from gatewise.lab.training.parts import Part, Position
-from gatewise.lab.training.progress import Board, Progress, summary_writer
+from gatewise.lab.training.progress import Progress
 from gatewise.lab.training.ranks import Ranks, joined, own_noise
 from gatewise.lab.training.resuming import content_of, restore
 from gatewise.lab.training.run_folder import (
@@ -96,8 +94,6 @@ class Run:
     def __init__(self, recipe: Recipe, options: Options, ranks: Ranks | None = None) -> None:
         self.recipe, self.options, self.ranks = recipe, options, ranks or Ranks()
         self.device = chosen_device(options.device, self.ranks.local if self.ranks.size > 1 else None)
-        if options.tensorboard:
-            summary_writer()  # said now, before a run begins that is in the way of the next
         prepare(self.device)
         torch.manual_seed(recipe.train.seed)
         self.corpus = load_data(recipe, options.data_dir)
@@ -112,7 +108,6 @@ class Run:
         self.position, self.shrinking = Position(), Shrinking(recipe.train.shrink_every)
         self.metrics = Metrics(options.out / METRICS)
         self.saved_at, self.saved_position = time.perf_counter(), "none yet"
-        self.board: Board | None = None
 
     def take(self, part: Part) -> None:
         """Go on with the network and the optimiser of another part; between two epochs only."""
@@ -153,17 +148,11 @@ class Run:
                 self.epochs_of_part(progress)
                 epoch = self.back_to_result()
             result = self.ranks.from_first(lambda: self.finish(epoch))
-        if self.board is not None:
-            self.board.close()
         return result
 
     def begin_files(self) -> None:
         write_whole(self.options.out / RECIPE, dump(self.recipe).encode())
-        if self.coverage:
-            write_json(self.options.out / VECTORS, self.coverage.to_dict())
         self.metrics.rewind(self.position.epoch - 1)
-        if self.options.tensorboard:
-            self.board = Board(self.options.out / TENSORBOARD, self.position.epoch)
 
     @property
     def last_epoch(self) -> int:
@@ -318,8 +307,6 @@ class Run:
             progress.line(line, self.quality)
         if cut:
             progress.say(cut)
-        if self.board is not None:
-            self.board.add(line)
         late = time.perf_counter() - self.saved_at >= self.options.checkpoint_every
         if self.ranks.from_first(lambda: late) or last:
             self.save()

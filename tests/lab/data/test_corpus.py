@@ -65,8 +65,6 @@ def test_vectors_that_differ_from_the_published_ones_are_told(folder: Path) -> N
         r"form; word2vec_googlenews_300d_subset\.npz is not the published file \(sha256:\w+, expected sha256:24bea.*",
         str(coverage),
     )
-    assert coverage.to_dict()["note"] == coverage.note
-    assert set(coverage.missing_words) == set(corpus.words) - {"the", "cat", "dog", "sat", "ran"}
 
 
 def test_a_recipe_without_vectors_tells_nothing_about_them(folder: Path) -> None:

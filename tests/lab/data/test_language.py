@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatewise.lab.data import sources
 from gatewise.lab.data.language import (
     Vocabulary,
     char_ptb,
     from_texts,
-    spell,
     text_file,
     word_ptb,
     word_vocabulary,
@@ -55,19 +53,9 @@ def test_words_are_ranked_by_count_then_alphabet(tmp_path: Path) -> None:
     assert "ptb.train.txt is not the published file" in data.note
 
 
-def test_characters_come_from_either_kind_of_file(tmp_path: Path) -> None:
-    """The character files are the word files spelled out, a blank after every character."""
-    (tmp_path / "words").mkdir()
-    (tmp_path / "spelled").mkdir()
-    from_words = char_ptb(write_ptb(tmp_path / "words"))
-    for split, text in WORDS.items():
-        written = "".join(character + " " for character in spell(text))
-        (tmp_path / "spelled" / f"ptb.char.{split}.txt").write_text(written)
-    from_characters = char_ptb(tmp_path / "spelled")
-    assert "".join(from_words.vocabulary.decode(from_words.train.tolist())) == "b_a_b\nb_c_<unk>\n"
-    assert from_words.vocabulary == from_characters.vocabulary
-    assert torch.equal(from_words.train, from_characters.train)
-    assert torch.equal(from_words.test, from_characters.test)
+def test_characters_are_the_words_spelled_out(tmp_path: Path) -> None:
+    data = char_ptb(write_ptb(tmp_path))
+    assert "".join(data.vocabulary.decode(data.train.tolist())) == "b_a_b\nb_c_<unk>\n"
 
 
 def test_a_limited_vocabulary_sends_rare_words_to_unk() -> None:
@@ -124,19 +112,3 @@ def test_a_text_that_cannot_be_used_says_why(tmp_path: Path, content: bytes, mes
         text_file(tmp_path / "none.txt", "word")
     with pytest.raises(DataError, match=r"the valid text has 0 symbols"):
         from_texts("a b", "", "a b", "word")
-
-
-def test_damaged_character_files_of_the_cache_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("GATEWISE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cached = tmp_path / "gatewise" / "ptb" / "ptb.char.train.txt"
-    monkeypatch.setitem(
-        sources.registry(tmp_path / "gatewise").urls, f"ptb/{cached.name}", "http://127.0.0.1:9/none"
-    )
-    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
-    cached.parent.mkdir(parents=True)
-    cached.write_text("a b ")
-    with pytest.raises(DataError, match=r"ptb\.char\.train\.txt is damaged, and"):
-        char_ptb()

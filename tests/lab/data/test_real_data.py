@@ -76,8 +76,8 @@ def test_word_ptb() -> None:
 
 
 @needs_ptb
-def test_char_ptb(tmp_path: Path) -> None:
-    """Also: the published character files and the spelled word files are the same stream."""
+def test_char_ptb() -> None:
+    """Also: the published character files, a blank after every character, are the same stream."""
     data = language.char_ptb(DATA)
     assert (len(data.train), len(data.valid), len(data.test)) == (5_017_482, 393_042, 442_423)
     assert len(data.vocabulary) == 50
@@ -85,11 +85,10 @@ def test_char_ptb(tmp_path: Path) -> None:
     chunks = cuts.Chunks(data.train)
     assert (chunks.n_chunks, len(chunks), chunks.n_targets) == (50_173, 784, 4_967_127)
     assert [cuts.Chunks(part).n_chunks for part in (data.valid, data.test)] == [3_929, 4_423]
-    for split in language.SPLITS:
-        (tmp_path / f"ptb.{split}.txt").write_bytes(sources.obtain(f"ptb/ptb.{split}.txt", DATA).read())
-    spelled = language.char_ptb(tmp_path)
-    assert torch.equal(spelled.train, data.train)
-    assert torch.equal(spelled.test, data.test)
+    assert DATA is not None
+    published = DATA / "ptb" / "ptb.char.test.txt"
+    if published.is_file():
+        assert "".join(data.vocabulary.decode(data.test.tolist())) == published.read_text()[::2]
 
 
 @needs_imdb
@@ -126,8 +125,6 @@ def test_imdb_vectors(imdb: classification.TextData) -> None:
     assert found is not None
     rows, coverage = vectors.pretrained_rows(found.path, imdb.words, 300, torch.Generator().manual_seed(0))
     assert (coverage.exact, coverage.found) == (12_815, 15_106)
-    assert len(coverage.missing_words) == 20_000 - 15_106
-    assert {"a", "and", "of", "to"} <= set(coverage.missing_words)  # GoogleNews has none for these
     assert found.deviation() == ""
     assert rows.shape == (20_003, 300)
     assert 1.0 < float(rows.norm(dim=1).median()) < 4.0  # original lengths, not 1

@@ -14,7 +14,7 @@ from gatewise.lab import recipe
 from gatewise.lab.data.batches import Examples
 from gatewise.lab.files import RunError
 from gatewise.lab.models import TextClassifier
-from gatewise.lab.training import teacher
+from gatewise.lab.training import earlier
 from gatewise.lab.training.feeds import ExampleFeed
 from gatewise.lab.training.objectives import Objective
 from gatewise.lab.training.pronouncing import Pronouncing
@@ -111,11 +111,11 @@ def test_bad_teachers(
 @pytest.mark.parametrize("limit", [10**6, 10])
 def test_answers_to_examples_are_remembered(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order and batch they are what the teacher answers when it is asked; where memory is short, it is."""
-    monkeypatch.setattr(teacher, "REMEMBERED", limit)
+    monkeypatch.setattr(earlier, "REMEMBERED", limit)
     examples = Examples(torch.randint(1, 9, (11, 5)), torch.randint(1, 6, (11,)), torch.arange(11) % 3)
     feed, objective = ExampleFeed(examples, 4), Objective("classes")
     asked, remembering = (
-        teacher.Teacher(model, 0.5, feed, torch.device("cpu")) for model in [TextClassifier(9, 3, 4, 4)] * 2
+        earlier.Teacher(model, 0.5, feed, torch.device("cpu")) for model in [TextClassifier(9, 3, 4, 4)] * 2
     )
     remembering.remember(feed, objective)
     assert (remembering.answers is None) == (limit == 10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,56 +98,6 @@ def test_a_gru_takes_the_same_way(task: str, method: str, folder: Path, tmp_path
     result = train(tiny(task, folder, *METHODS[method], "model.cell=GRU"), options(tmp_path, folder))
     kinds = [layer["gates"] for layer in result["counts"]["layers"].values() if layer["gates"] is not None]
     assert all(set(gates) == {"r", "u", "n"} for gates in kinds)
-
-
-def test_tensorboard_is_an_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who lacks it is told before anything is written: a run that had begun would be in the way of the next."""
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    row, old, new = tiny("words", folder), tmp_path / "old", tmp_path / "new"
-    result = train(row, options(old, folder))
-    for out, overwrite in ((new, False), (old, True)):
-        with pytest.raises(RunError, match=r"pip install gatewise\[tensorboard\]"):
-            train(row, options(out, folder, tensorboard=True, overwrite=overwrite))
-    assert not new.exists()
-    assert train(row, options(old, folder, resume=True)) == plain(result)
-
-
-def test_tensorboard_writes_its_files(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    train(tiny("words", folder), options(tmp_path, folder, tensorboard=True))
-    assert list((tmp_path / "tensorboard").iterdir())
-
-
-def test_tensorboard_forgets_epochs_that_run_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From where a resumed run goes on; a run that begins anew leaves no file of the old one."""
-    purged = []
-
-    class Writer:
-        def __init__(self, folder: str, purge_step: int) -> None:
-            Path(folder).mkdir(exist_ok=True)
-            purged.append(purge_step)
-
-        add_scalar = flush = close = lambda *of: None
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
-    row = tiny("words", folder, "epochs=2")
-    train(row, options(tmp_path, folder, tensorboard=True))
-    (tmp_path / "result.json").unlink()
-    train(row, options(tmp_path, folder, tensorboard=True, resume=True))
-    assert purged == [1, 3]
-    (tmp_path / "tensorboard" / "events.out.tfevents.1.here").touch()
-    train(row, options(tmp_path, folder, overwrite=True))
-    assert not (tmp_path / "tensorboard").exists()
-
-
-def test_words_without_a_vector_are_listed(folder: Path, tmp_path: Path) -> None:
-    result = train(tiny("imdb", folder), options(tmp_path, folder))
-    found = json.loads((tmp_path / "vectors.json").read_text())
-    assert found["exact"] == 5
-    assert set(found["missing_words"]).isdisjoint({"the", "cat", "dog", "sat", "ran"})
-    assert result["data"]["vectors"].startswith(f"5 of {found['words']} words")
 
 
 def test_the_seed_decides_everything(folder: Path, tmp_path: Path) -> None:
