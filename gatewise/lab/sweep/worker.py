@@ -31,9 +31,9 @@ from gatewise.lab.sweep.plan import Plan, said
 from gatewise.lab.sweep.space import SweepError
 from gatewise.lab.sweep.storage import MEASURED, RUN, joined, opened, runs_of, shown, write_about
 from gatewise.lab.timing import example, take_turns
-from gatewise.lab.training.lock import Busy
 from gatewise.lab.training.options import Options
 from gatewise.lab.training.ranks import world_size
+from gatewise.lab.training.run_folder import Busy
 from gatewise.lab.training.trainer import train
 from gatewise.runtime.engine import Engine
 

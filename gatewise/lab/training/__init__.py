@@ -10,7 +10,7 @@ dropped  average                      weights that are left out of an update, or
 parts  shrinking  trainer             what trains now, and how fast; what is cut meanwhile; train(recipe): the loop
 ending                                the compact model and result.json
 checkpoints  resuming                 where it stands, on disk, and how it goes on from there
-run_folder  lock                      what it leaves, and who may write there
+run_folder                            what it leaves, and who may write there
 ranks                                 several processes that make one run
 options  progress                     how it is carried out, and what it shows
 """

@@ -1,15 +1,19 @@
-"""The folder of a run: what may begin, go on or be replaced in it, and what is refused before anything is touched."""
+"""The folder of a run: who may write there, what may begin, go on or be replaced, and what is refused beforehand."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
+
 from gatewise.export import CheckpointError, load
 from gatewise.export.card import CARD
-from gatewise.export.written import check_regular
+from gatewise.export.written import TEMPORARY, check_regular
 from gatewise.lab import recorded
 from gatewise.lab.data.corpus import describe, digest, load_data
 from gatewise.lab.data.sources import DataError, data_folder
@@ -32,6 +36,40 @@ if TYPE_CHECKING:
 # What a run writes besides recipe, checkpoint and metrics, which tell that there is one.
 WRITTEN = (RESULT, GATES, MODEL, CARD)
 REPORTING = {"train.count_every", "train.test_every"}  # what is told along the way; the run is the same
+
+
+LOCK = TEMPORARY + "lock"
+
+
+class Busy(RunError):
+    """Another process writes to the folder."""
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder, which goes with its process; refused where another process holds it.
+
+    The folder is made if need be, and goes again if nothing was written into it.
+    """
+    lock, new = FileLock(folder / LOCK, blocking=False), not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise Busy(
+            f"{folder}: another process is writing to this run. Wait for its end, or name another --out."
+        ) from error
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be used for a run ({error.strerror or error}).") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            (folder / LOCK).unlink()
+        lock.release()
+        with suppress(OSError):  # something was written
+            if new:
+                folder.rmdir()
 
 
 def checked_result(recipe: Recipe, options: Options) -> dict[str, Any]:

@@ -47,7 +47,6 @@ from gatewise.lab.training.checkpoints import (
 )
 from gatewise.lab.training.ending import conclude, result_of, write_card
 from gatewise.lab.training.evaluation import live_counts, short_counts
-from gatewise.lab.training.lock import only_writer
 from gatewise.lab.training.options import Options, chosen_device, prepare
 from gatewise.lab.training.parts import Part, Position
 from gatewise.lab.training.progress import Progress
@@ -57,6 +56,7 @@ from gatewise.lab.training.run_folder import (
     can_be_rebuilt,
     checked_result,
     goes_on_with_refit,
+    only_writer,
     prepare_folder,
     refuse_taken_folder,
 )

@@ -17,6 +17,7 @@ from gatewise.lab.sweep.front import Front, Point
 from gatewise.lab.sweep.plan import Plan, read_plan
 from gatewise.lab.sweep.storage import RUN, opened
 from gatewise.lab.sweep.worker import Job, sweep
+from gatewise.lab.training.run_folder import LOCK
 
 RECIPE = "ptb-word-small-prune-wgn"
 OVER = ["sparsify.group=log 1e-4..1e-2", "model.dropout=0..0.5"]
@@ -63,7 +64,7 @@ def kill_in_the_middle(worker: subprocess.Popen[str], out: Path, known: set[Path
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and worker.poll() is None:
         for run_folder in set(out.glob("*/[0-9]*")) - known:
-            if holder(run_folder) == worker.pid and len(told(run_folder)) > 1:
+            if writes(worker, run_folder) and len(told(run_folder)) > 1:
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()
                 assert not (run_folder / "result.json").exists()
@@ -72,11 +73,10 @@ def kill_in_the_middle(worker: subprocess.Popen[str], out: Path, known: set[Path
     raise AssertionError(worker.communicate()[1] if worker.poll() is not None else "nothing to kill")
 
 
-def holder(run_folder: Path) -> int:
-    try:
-        return int((run_folder / ".lock").read_text())
-    except (OSError, ValueError):
-        return -1
+def writes(worker: subprocess.Popen[str], run_folder: Path) -> bool:
+    """Whether it has the lock of the run open."""
+    opened_files = Path(f"/proc/{worker.pid}/fd").glob("*")
+    return str((run_folder / LOCK).resolve()) in map(os.path.realpath, opened_files)
 
 
 def told(run_folder: Path) -> list[str]:
