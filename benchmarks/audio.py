@@ -82,7 +82,8 @@ def c_blocks(model: nn.Module, x: np.ndarray, folder: Path) -> Callable[[], Any]
     state = ctypes.create_string_buffer(library.state_bytes())
     y = np.empty_like(x)
     library.model_reset(state)
-    given = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data)
+    states = [None] * (2 if isinstance(model.rnn, nn.LSTM) else 1)  # the last ones, which nobody wants
+    given = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), *states
 
     def call() -> Any:
         library.model_run(state, len(x), *given)

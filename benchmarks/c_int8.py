@@ -32,14 +32,14 @@ TIMER = r"""
 int main(void) {
     enum { BLOCKS = 20, STEPS = 500 };
     static model_state state;
-    static float x[MODEL_INPUTS], y[MODEL_OUTPUTS];
+    static float x[MODEL_WIDTH_X], y[MODEL_WIDTH_Y];
     double best = 1e9;
     model_reset(&state);
     for (int b = 0; b < BLOCKS; b++) {
         struct timespec from, to;
         clock_gettime(CLOCK_MONOTONIC, &from);
         for (int t = 0; t < STEPS; t++) {
-            x[t % MODEL_INPUTS] = (float)(t % 7) / 7;
+            x[t % MODEL_WIDTH_X] = (float)(t % 7) / 7;
             model_run(&state, 1, x, y);
         }
         clock_gettime(CLOCK_MONOTONIC, &to);

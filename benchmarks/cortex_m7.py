@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from cortex_board import BOARD, START
-from tiny_c import Tiny
+from tiny_c import Tiny, states_of
 from torch import nn
 
 import gatewise as gw
@@ -37,7 +37,7 @@ PROGRAM = """
 #include <stdio.h>
 
 static model_state state;
-static float x[STEPS], y[MODEL_OUTPUTS];
+static float x[STEPS], y[MODEL_WIDTH_Y_0];
 static volatile uint32_t *const systick = (volatile uint32_t *)0xe000e010; /* control, reload, value */
 
 int main(void) {
@@ -45,14 +45,14 @@ int main(void) {
     for (int t = 0; t < STEPS; t++) x[t] = (float)(t % 7) / 4 - 0.75f;
     model_reset(&state);
     for (int t = 0; t < COMPARED; t++) {
-        model_step(&state, x + t, y);
-        for (int j = 0; j < MODEL_OUTPUTS; j++) printf("%d ", (int)(y[j] * 1e6f));
+        model_step(&state, x + t, y, STATES);
+        for (int j = 0; j < MODEL_WIDTH_Y_0; j++) printf("%d ", (int)(y[j] * 1e6f));
     }
     systick[1] = 0xffffff;
     systick[2] = 0;
     systick[0] = 5; /* on, the processor's clock */
     before = systick[2];
-    for (int t = 0; t < STEPS; t++) model_step(&state, x + t, y);
+    for (int t = 0; t < STEPS; t++) model_step(&state, x + t, y, STATES);
     after = systick[2];
     printf("ticks %lu\\n", (unsigned long)((before - after) & 0xffffff));
     return 0;
@@ -63,7 +63,11 @@ int main(void) {
 def instructions(model: nn.Module, folder: Path, optimise: str) -> float:
     """Of a step, the loop around it included, by QEMU's count."""
     gw.export.to_c(model, folder, specialise=True)
-    program = PROGRAM.replace("STEPS", str(STEPS)).replace("COMPARED", str(COMPARED))
+    program = (
+        PROGRAM.replace("STATES", states_of(model))
+        .replace("STEPS", str(STEPS))
+        .replace("COMPARED", str(COMPARED))
+    )
     (folder / "board.ld").write_text(BOARD)
     (folder / "start.c").write_text(START)
     (folder / "program.c").write_text(program)

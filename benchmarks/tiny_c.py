@@ -34,7 +34,7 @@ OURS = """
 static model_state state;
 void begin(void) { model_reset(&state); }
 void repeat(int first, int n, const float *x, float *y) {
-    for (int i = first; i < first + n; i++) model_step(&state, x + i % INPUTS, y);
+    for (int i = first; i < first + n; i++) model_step(&state, x + i % INPUTS, y, STATES);
 }
 """
 
@@ -48,12 +48,19 @@ class Tiny(nn.Module):
         return self.rnn(x, state)
 
 
+def states_of(model: nn.Module) -> str:
+    """Last states, which nobody wants."""
+    return "NULL, NULL" if isinstance(model.rnn, nn.LSTM) else "NULL"
+
+
 class Ours:
     """CALLS steps of our export at each call."""
 
     def __init__(self, model: nn.Module, folder: Path, inside: bool, cc: str, x: np.ndarray) -> None:
         gw.export.to_c(model, folder, specialise=inside)
-        source = '#include "model.c"\n' + OURS.replace("INPUTS", str(INPUTS))
+        source = '#include "model.c"\n' + OURS.replace("INPUTS", str(INPUTS)).replace(
+            "STATES", states_of(model)
+        )
         (folder / "repeat.c").write_text(source)
         kernels = [] if inside else ["gw.c", "words.c"]
         tool([cc, *FLAGS, "repeat.c", *kernels, "-o", "repeat.so", "-lm"], folder / "repeat.so")

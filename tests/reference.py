@@ -1,14 +1,16 @@
-"""A narrow chain in plain NumPy, step by step: what the generated C is compared with."""
+"""A narrow chain in plain NumPy, step by step, and as int8 weights stand for it: an oracle of rounded_model()."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.runtime.narrow import Affine, Level, NarrowChain, Recurrence, Table
-from gatewise.runtime.stages import log_softmax
+from gatewise.runtime.narrow import Affine, Function, Level, Link, NarrowChain, Recurrence, Table
+from gatewise.runtime.rounding import rounded
+from gatewise.runtime.stages import folds, log_softmax
 
 Doubles = NDArray[np.float64]
 
@@ -82,3 +84,59 @@ FUNCTIONS: dict[str, Any] = {
     "max": lambda x: x.max(axis=0, keepdims=True),
     "sum": lambda x: x.sum(axis=0, keepdims=True),
 }
+
+
+def should_fold(narrow: NarrowChain, wish: bool | None) -> bool:
+    """Whether the embedding becomes part of the first level: as in the engine, where it takes fewer bytes.
+
+    One that is the matrix of a later link takes none of its own.
+    """
+    if wish is None and tied_link(narrow):
+        return False
+    table, level = narrow.links[0], narrow.links[1] if len(narrow.links) > 1 else None
+    return isinstance(table, Table) and isinstance(level, Level) and folds(table, level, wish)
+
+
+def tied_link(narrow: NarrowChain) -> int | None:
+    """The link whose matrix is the embedding's, column for column: it is stored once, in the form that multiplies."""
+    for k, link in enumerate(narrow.links):
+        tied = link.tied if isinstance(link, Affine) else None
+        if tied is not None and len(tied) == narrow.table.weight.shape[1] and narrow.table.weight.size:
+            return k
+    return None
+
+
+def rounded_chain(narrow: NarrowChain, fold: bool) -> NarrowChain:
+    """The chain with every matrix as int8 weights stand for it; `fold`: the embedding is part of the first level."""
+    links = narrow.links
+    if not fold:
+        return replace(narrow, links=tuple(map(rounded_link, links)))
+    table, level = links[:2]
+    assert isinstance(table, Table)
+    assert isinstance(level, Level)
+    return replace(narrow, links=(*rounded_fold(table, level), *map(rounded_link, links[2:])))
+
+
+def rounded_fold(table: Table, level: Level) -> tuple[Table, Level]:
+    """The table word -> input projection, rounded, as an embedding that the level reads through the identity."""
+    columns: list[NDArray[np.float32]] = []
+    directions: list[Recurrence] = []
+    for r in level.directions:
+        n, bias = len(r.slots), r.bias.reshape(-1)[r.slots]
+        columns.append(rounded(table.weight[:, r.inputs] @ r.w_ih.T + bias, "int8") - bias)
+        inputs = np.arange(n) + sum(part.shape[1] for part in columns[:-1])
+        directions.append(
+            replace(r, inputs=inputs, w_ih=np.eye(n, dtype=np.float32), w_hh=rounded(r.w_hh, "int8"))
+        )
+    return replace(table, weight=np.concatenate(columns, axis=1)), replace(
+        level, directions=tuple(directions)
+    )
+
+
+def rounded_link(link: Link) -> Link:
+    if isinstance(link, Level):
+        directions = (
+            replace(r, w_ih=rounded(r.w_ih, "int8"), w_hh=rounded(r.w_hh, "int8")) for r in link.directions
+        )
+        return replace(link, directions=tuple(directions))
+    return link if isinstance(link, Function) else replace(link, weight=rounded(link.weight, "int8"))

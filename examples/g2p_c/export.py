@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import gatewise as gw
-from gatewise.export.c.golden_program import rounded_layers
+from gatewise.export.c.rounded import rounded_layers
 from gatewise.lab.data.encoding import Encoding
 from gatewise.lab.data.pronunciation import END, LETTER_END
 from gatewise.lab.finished.opened import open_run

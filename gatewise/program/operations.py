@@ -119,9 +119,10 @@ class Recurrent(Operation, streams="yes, with its states; one direction"):
 
 
 class LastState(Operation, channels="moved", streams="yes"):
-    """h or c (L*D, B, H) of the Recurrent that is the input."""
+    """h or c (L*D, B, H) of the Recurrent that is the input; with `place`, of one layer and direction: (1, B, H)."""
 
     part: str
+    place: int | None = None
 
 
 class Decode(Operation, streams="yes: it decodes what was read so far; not with keys and votes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,11 +18,12 @@ from chains import PLAIN, Case, build
 from torch import nn
 
 import gatewise as gw
+from gatewise.export.c.fold import folded
 from gatewise.export.c.golden_program import chosen
 from gatewise.export.c.program_check import as_stored
+from gatewise.export.c.rounded import rounded_layers
 from gatewise.program.ways import programs
 from gatewise.runtime.arguments import letters_of
-from gatewise.runtime.narrow import narrow_chain
 
 if shutil.which("gcc") is None or shutil.which("make") is None:
     pytest.skip("there is no gcc, or no make", allow_module_level=True)
@@ -99,9 +101,9 @@ class Compiled:
     def __init__(self, model: nn.Module, folder: Path, kernels: list[Path], **options: Any) -> None:
         folder = Path(tempfile.mkdtemp(dir=folder)) / "m"  # a library that is loaded keeps its path
         self.report = gw.export.to_c(model, folder, **options)
+        self.header = (folder / "model.h").read_text()
         (folder / "probe.c").write_text(
-            '#include "model.h"\nsize_t probe(int32_t what);\nsize_t probe(int32_t what) {\n'
-            "    return what ? MODEL_FINAL * 2 + MODEL_STREAMS : sizeof(model_state);\n}\n"
+            '#include "model.h"\nsize_t probe(void);\nsize_t probe(void) { return sizeof(model_state); }\n'
         )
         shared = folder / "shared.so"
         sources = [folder / "model.c", folder / "probe.c"]
@@ -109,10 +111,13 @@ class Compiled:
         run("gcc", *flags, "-o", shared, *sources, *kernels, "-lm")
         self.library = ctypes.CDLL(str(shared))
         self.library.probe.restype = ctypes.c_size_t
-        self.size = self.library.probe(0)
-        self.final, self.streams = bool(self.library.probe(1) & 2), bool(self.library.probe(1) & 1)
-        narrow = narrow_chain(model)
-        self.width, self.words = narrow.width, narrow.chain.words
+        self.size = self.library.probe()
+        self.streams, self.words = "MODEL_STREAMS 1" in self.header, "MODEL_WORDS_" in self.header
+        defined = re.findall(r"define MODEL_WIDTH_\w+ (\d+) /\* numbers of \w+(.*) \*/", self.header)
+        self.inputs = re.findall(r"const \w+ \*", self.header.split("int model_run(")[1].split(";")[0])
+        width, of = defined[len(self.inputs)]
+        self.width, self.final = int(width), not of
+        self.others = [None] * (len(defined) - len(self.inputs) - 1)  # last states, which nobody wants
         # With a weight file there is a pointer, of 4 bytes in the report.
         pointer_bytes = ctypes.sizeof(ctypes.c_void_p) if self.report.weight_file else 4
         ram = self.report.ram_bytes - 4 + pointer_bytes
@@ -127,15 +132,20 @@ class Compiled:
         """(T, width), or (1, width) where there is one answer; the guard is intact."""
         given = np.ascontiguousarray(x, np.int32 if self.words else np.float32)
         y = np.full((1 if self.final else len(x), self.width), np.nan, np.float32)
-        assert self.library.model_run(pointer(state), ctypes.c_int32(len(x)), pointer(given), pointer(y)) == 0
+        assert self.call(state, len(x), pointer(given), pointer(y)) == 0
         assert (state[self.size :] == 0xFF).all()
         return y
 
+    def call(self, state: Any, steps: int, x: Any, y: Any) -> int:
+        """model_run() without last states; a length is that of all steps."""
+        lengths = [np.array([steps], np.int32) for _ in self.inputs[1:]]
+        given = [x, *map(pointer, lengths), y, *self.others]
+        return int(self.library.model_run(pointer(state), ctypes.c_int32(steps), *given))
+
     def step(self, state: Any, x: Any) -> np.ndarray:
         y = np.full(self.width, np.nan, np.float32)
-        given = np.ascontiguousarray(x, np.float32)
-        first = ctypes.c_int32(int(x)) if self.words else pointer(given)
-        assert self.library.model_step(pointer(state), first, pointer(y)) == 0
+        given = np.atleast_1d(np.ascontiguousarray(x, np.int32 if self.words else np.float32))
+        assert self.library.model_step(pointer(state), pointer(given), pointer(y), *self.others) == 0
         assert (state[self.size :] == 0xFF).all()
         return y
 
@@ -165,6 +175,33 @@ class CompiledProgram:
         self.library.model_reset(pointer(state))
         return state
 
+    def measure(self, small: nn.Module) -> nn.Module:
+        """The model that the C computes: with int8, that of its bytes."""
+        int8 = self.report.weights == "int8"
+        return rounded_layers(small, folded(self.program, small)[1]) if int8 else small
+
+    def left_out(self, given: dict[Any, torch.Tensor]) -> list[Any]:
+        """The length of a sequence, where C takes its steps alone."""
+        declared = (self.folder / "model.h").read_text().split("int model_run(")[1].split(";")[0]
+        if declared.count("const ") == len(given):
+            return []
+        return [node for node in given if f"*{node.op.argument}," not in declared]
+
+    def unpadded(self, given: dict[Any, torch.Tensor]) -> dict[Any, torch.Tensor]:
+        """One sequence without what is behind an end that C is not told."""
+        for length in self.left_out(given):
+            (steps,) = given[length].tolist()
+            given = {node: cut(node, tensor, steps) for node, tensor in given.items()}
+        return given
+
+    def ended(self, given: dict[Any, torch.Tensor]) -> dict[Any, torch.Tensor]:
+        """The same with the number of steps as that length."""
+        steps = max(
+            (t.shape[k] for n, t in given.items() for k, size in enumerate(n.shape) if str(size) == "T"),
+            default=0,
+        )
+        return given | {length: torch.full_like(given[length], steps) for length in self.left_out(given)}
+
     @property
     def streams(self) -> bool:
         return "MODEL_STREAMS 1" in (self.folder / "model.h").read_text()
@@ -175,9 +212,16 @@ class CompiledProgram:
         """Answers of the shapes of `like`; the guard behind the state is intact."""
         sizes = letters_of({node: tensor.numpy() for node, tensor in given.items()})
         names = sorted(sizes.keys() - {"B"}, key=lambda name: (name != "T", name))
-        arrays = [as_stored(tensor.numpy()) for tensor in given.values()]
+        out = self.left_out(given)
+        arrays = [as_stored(tensor.numpy()) for node, tensor in given.items() if node not in out]
         found = [np.full_like(as_stored(array), -1) for array in like]
         numbers = [ctypes.c_int32(sizes[name]) for name in names]
         assert self.library.model_run(pointer(state), *numbers, *map(pointer, arrays + found)) == error
         assert (state[self.report.ram_bytes :] == 0xFF).all()
         return found
+
+
+def cut(node: Any, tensor: torch.Tensor, steps: int) -> torch.Tensor:
+    for axis, size in enumerate(node.shape):
+        tensor = tensor.narrow(axis, 0, steps) if str(size) == "T" else tensor
+    return tensor

@@ -15,13 +15,10 @@ from compiled import OPTIONS, Compiled, pointer, run, sequences, variety
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net, tagger
-from reference import answer
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.c.chain import should_fold
-from gatewise.export.c.rounded import rounded_chain
-from gatewise.runtime.narrow import narrow_chain
+from gatewise.export.c.rounded import rounded_model
 
 
 @given(case=chains(), block=st.sampled_from([None, 1, 3]))
@@ -54,16 +51,23 @@ def test_packing(case: Case, lengths: Tensor, kernels: list[Path], tmp_path: Pat
         np.testing.assert_allclose(got, own.numpy().reshape(got.shape), **CLOSE)
 
 
+def foldable(case: Case, wish: bool | None) -> bool | None:
+    """The wish, where a layer reads the vectors of words as they are."""
+    between = case.model.first is not None or "input" in case.model.norms
+    return None if between else wish
+
+
 @settings(max_examples=15)
 @given(case=chains(steps=5), fold=st.sampled_from([None, True, False]))
 def test_int8(case: Case, fold: bool | None, kernels: list[Path], tmp_path: Path) -> None:
     """C computes what its bytes and scales stand for; the report says how far that is from float32."""
+    fold = foldable(case, fold)
     compiled = Compiled(case.small, tmp_path, kernels, weights="int8", fold_embedding=fold)
-    narrow = narrow_chain(case.small, norms_apart=True)
-    bytes_of = rounded_chain(narrow, should_fold(narrow, fold))
-    for x in sequences(case):
+    rounded = Case(case.model, rounded_model(case.small, fold), case.x, None, case.seed)
+    lengths = torch.full((case.model.o["batch"],), 5)
+    for x, expected in zip(sequences(case), rounded.one_by_one(lengths)):
         whole = compiled.run(compiled.instance(), x)
-        np.testing.assert_allclose(whole, answer(bytes_of, x), **CLOSE)
+        np.testing.assert_allclose(whole, expected.numpy().reshape(whole.shape), **CLOSE)
     assert 0 <= compiled.report.max_abs_error < 1
 
 
@@ -73,7 +77,7 @@ def test_the_error_on_an_example_is_that_of_the_c(
     case: Case, fold: bool | None, kernels: list[Path], tmp_path: Path
 ) -> None:
     """The largest difference that running the C on the same sequences finds."""
-    options = {"weights": "int8", "fold_embedding": fold, "example": case.x}
+    options = {"weights": "int8", "fold_embedding": foldable(case, fold), "example": case.x}
     compiled = Compiled(case.small, tmp_path, kernels, **options)
     lengths = torch.full((case.model.o["batch"],), 5)
     found = [np.zeros(1)]
@@ -193,7 +197,7 @@ def test_words(n_words: int, kept: float, fold: bool, kernels: list[Path], tmp_p
     before, y = state.copy(), np.full((2, compiled.width), 7, np.float32)
     for wrong in (-1, n_words, 2**31 - 1, -(2**31)):
         ids = np.array([0, wrong], np.int32)
-        assert compiled.library.model_run(pointer(state), ctypes.c_int32(2), pointer(ids), pointer(y)) == 1
+        assert compiled.call(state, 2, pointer(ids), pointer(y)) == 2  # BAD_WORD
         assert (state == before).all()
         assert (y == 7).all()
 
@@ -212,8 +216,9 @@ def test_sparse_vectors(weights: str, kernels: list[Path], tmp_path: Path) -> No
     compiled = Compiled(case.small, tmp_path, kernels, weights=weights, fold_embedding=False)
     assert "gw_embed_matrix" in (compiled.report.path / "model.c").read_text()
     words = np.arange(60)
-    narrow = narrow_chain(case.small)
-    expected = answer(rounded_chain(narrow, False) if weights == "int8" else narrow, words)
+    small = rounded_model(case.small, False) if weights == "int8" else case.small
+    with torch.no_grad():
+        expected = small(torch.from_numpy(words)[:, None])[0][:, 0].numpy()
     np.testing.assert_allclose(compiled.run(compiled.instance(), words), expected, **CLOSE)
 
 
@@ -225,9 +230,7 @@ def test_without_y_only_the_state_moves(kernels: list[Path], tmp_path: Path) -> 
         expected = compiled.run(compiled.instance(), x)[-1]
         state = compiled.instance()
         given = np.ascontiguousarray(x, np.int32 if compiled.words else np.float32)
-        assert (
-            compiled.library.model_run(pointer(state), ctypes.c_int32(len(x) - 1), pointer(given), None) == 0
-        )
+        assert compiled.call(state, len(x) - 1, pointer(given), None) == 0
         np.testing.assert_allclose(compiled.step(state, x[-1]), expected, **CLOSE)
 
 
@@ -248,7 +251,7 @@ def test_weight_file(kernels: list[Path], tmp_path: Path) -> None:
     case = variety(0)
     compiled = Compiled(case.small, tmp_path, kernels, file_above=100)
     codes = (
-        "OK BAD_WORD BAD_STEPS BAD_ALIGNMENT BAD_MAGIC BAD_VERSION BAD_SIZE OTHER_MODEL CORRUPT NOT_LOADED"
+        "OK BAD_STEPS BAD_WORD BAD_ALIGNMENT BAD_MAGIC BAD_VERSION BAD_SIZE OTHER_MODEL CORRUPT NOT_LOADED"
     )
     number = {name: k for k, name in enumerate(codes.split())}
     folder = compiled.report.path
@@ -279,7 +282,7 @@ def test_weight_file(kernels: list[Path], tmp_path: Path) -> None:
         assert load(changed(at)) == number["CORRUPT"]
     empty = np.zeros(compiled.size, np.uint8)  # as a static state begins, and a failed load leaves it
     size = ctypes.c_size_t(len(good))
-    assert compiled.library.model_run(pointer(empty), 1, None, None) == number["NOT_LOADED"]
+    assert compiled.call(empty, 1, None, None) == number["NOT_LOADED"]
     assert compiled.library.model_load(pointer(empty), None, size) == number["NOT_LOADED"]
     assert load(good, 4) == number["OK"]
     state = np.full(compiled.size + compiled.GUARD, 0xFF, np.uint8)
@@ -290,6 +293,6 @@ def test_weight_file(kernels: list[Path], tmp_path: Path) -> None:
     assert (
         compiled.library.model_load(pointer(state), pointer(bad), size) != 0
     )  # what was loaded is gone, too
-    assert compiled.library.model_run(pointer(state), 1, None, None) == number["NOT_LOADED"]
+    assert compiled.call(state, 1, None, None) == number["NOT_LOADED"]
     compiled.report.weight_file.write_bytes(changed(len(good) - 1).tobytes())
     assert "cannot be loaded" in run("make", "check", "OPTIMIZE=-O0", cwd=folder, expect=2)

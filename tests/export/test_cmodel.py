@@ -16,8 +16,9 @@ from torch import nn
 
 import gatewise as gw
 from gatewise.export.c.arrays import Arrays, literal
-from gatewise.export.c.golden import golden_input
+from gatewise.export.c.golden_program import GoldenProgram, chosen
 from gatewise.export.c.structs import LAYER_BYTES, MATRIX_BYTES, layer_scratch
+from gatewise.program.ways import programs
 from gatewise.runtime.bindings import _layer
 from gatewise.runtime.narrow import Level, narrow_chain
 from gatewise.runtime.stages import arrange
@@ -36,8 +37,9 @@ def test_golden_words_are_not_all_removed_ones() -> None:
     emb = nn.Embedding(5000, 3)
     with torch.no_grad():
         emb.weight[20:] = 0
-    narrow = narrow_chain(gw.compress(tagger(nn.LSTM(3, 2), emb=emb)))
-    words = golden_input(narrow, 12)
+    small = gw.compress(tagger(nn.LSTM(3, 2), emb=emb))
+    program = chosen(programs(small), small, None)
+    (words,) = (given.reshape(-1) for given in GoldenProgram(program, small, 12).inputs.values())
     assert (words[::2] < 20).all()
     assert (words[1::2] >= 20).any()
 

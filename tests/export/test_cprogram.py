@@ -15,7 +15,7 @@ from networks import Net
 from torch import nn
 
 import gatewise as gw
-from gatewise.export.c.golden_program import answers, from_example, rounded_layers
+from gatewise.export.c.golden_program import answers, from_example
 from gatewise.export.c.operations import shape_of
 from gatewise.export.c.program_check import as_stored
 from gatewise.runtime.narrow import ChainError
@@ -24,16 +24,6 @@ CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*keeps|.*stays as it is")  # what compress() leaves
-
-
-@pytest.fixture
-def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chains of layers are programs, too."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ChainError("not now")
-
-    monkeypatch.setattr("gatewise.export.c.source.narrowed", refuse)
 
 
 def one_by_one(given: dict[Any, Any], batch: int) -> list[dict[Any, Any]]:
@@ -48,7 +38,6 @@ def one_by_one(given: dict[Any, Any], batch: int) -> list[dict[Any, Any]]:
 
 @pytest.mark.parametrize(("weights", "block"), [("float32", None), ("int8", 9)])
 @pytest.mark.parametrize("name", EVERYDAY)
-@pytest.mark.usefixtures("no_chains")
 def test_everyday_models(
     name: str, weights: str, block: int | None, kernels: list[Path], tmp_path: Path
 ) -> None:
@@ -60,9 +49,9 @@ def test_everyday_models(
             gw.export.to_c(small, tmp_path / "m", example=inputs)
         return
     compiled = CompiledProgram(small, tmp_path, kernels, inputs, weights=weights, block=block)
-    measure = rounded_layers(small) if weights == "int8" else small
+    measure = compiled.measure(small)
     given = from_example(compiled.program, small, inputs)
-    for one in one_by_one(given, batch=2):
+    for one in map(compiled.unpadded, one_by_one(given, batch=2)):
         expected = answers(compiled.program, measure, one)
         agree(compiled.run(compiled.instance(), one, expected), expected)
         if compiled.streams:
@@ -73,7 +62,7 @@ def agree_in_pieces(compiled: CompiledProgram, measure: nn.Module, whole: dict[A
     """After every piece, forward() of all steps so far."""
     state = compiled.instance()
     for done, piece in pieces(whole):
-        so_far = answers(compiled.program, measure, upto(whole, done))
+        so_far = answers(compiled.program, measure, compiled.ended(upto(whole, done)))
         agree(compiled.run(state, piece, last_steps(compiled.program, so_far, piece)), so_far)
 
 
@@ -158,8 +147,10 @@ def test_what_cannot_be_written_is_refused_with_its_line(tmp_path: Path) -> None
     with pytest.raises(ChainError, match=r'test_cprogram.py, line \d+, ".*if x.sum\(\) > 0.*accelerate'):
         gw.export.to_c(Asks(), tmp_path / "m")
     assert not list(tmp_path.iterdir())
-    model, _ = EVERYDAY["two heads"]()
-    with pytest.raises(ValueError, match=r"fold_embedding=True: the model is no chain"):
+    model = Net(lambda m, x: m.rnn(m.emb(x))[0] + m.emb(x), emb=nn.Embedding(5, 3), rnn=nn.GRU(3, 3))
+    with pytest.raises(
+        ValueError, match=r"fold_embedding=True: forward\(\) does more with the vectors of emb"
+    ):
         gw.export.to_c(model, tmp_path / "m", fold_embedding=True)
 
 
@@ -213,7 +204,7 @@ def test_sequences_within_a_sequence(weights: str, kernels: list[Path], tmp_path
     small = gw.compress(model)
     compiled = CompiledProgram(small, tmp_path, kernels, (x,), block=6, weights=weights)
     given = from_example(compiled.program, small, (x,))
-    expected = answers(compiled.program, rounded_layers(small) if weights == "int8" else small, given)
+    expected = answers(compiled.program, compiled.measure(small), given)
     agree(compiled.run(compiled.instance(), given, expected), expected)
 
 
@@ -294,18 +285,33 @@ def test_a_state_that_begins_a_layer_is_whole(kernels: list[Path], tmp_path: Pat
     agree(compiled.run(compiled.instance(), given, expected), expected)
 
 
+class Picked(nn.Module):
+    """The answer of one step, which the caller names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Any, at: Any) -> Any:
+        return self.rnn(x)[0][torch.arange(x.shape[0]), at]
+
+
+def picked() -> tuple[nn.Module, tuple[Any, ...]]:
+    return Picked().eval(), (torch.randn(2, 6, 3), torch.tensor([2, 5]))
+
+
 @pytest.mark.parametrize(("name", "wrong", "error"), [
     ("words and tags", {"tags": 6}, "BAD_WORD"),
     ("words and tags", {"words": -1}, "BAD_WORD"),
     ("packed residual mean", {"lengths": 0}, "BAD_LENGTH"),
     ("packed residual mean", {"lengths": 8}, "BAD_LENGTH"),
-    ("last of each", {"lengths": 9}, "BAD_INDEX"),
+    ("picked", {"at": 9}, "BAD_INDEX"),
 ])  # fmt: skip
 def test_wrong_arguments(
     name: str, wrong: dict[str, int], error: str, kernels: list[Path], tmp_path: Path
 ) -> None:
     """What would be read outside an array is an error code."""
-    model, inputs = EVERYDAY[name]()
+    model, inputs = picked() if name == "picked" else EVERYDAY[name]()
     compiled = CompiledProgram(gw.compress(model), tmp_path, kernels, inputs, block=9)
     given = one_by_one(from_example(compiled.program, model, inputs), 1)[0]
     expected = answers(compiled.program, model, given)
@@ -356,7 +362,7 @@ def test_removed_channels_do_not_travel(weights: str, kernels: list[Path], tmp_p
     small, x = gw.compress(Shared().eval()), torch.randn(1, 6, 3)
     compiled = CompiledProgram(small, tmp_path, kernels, (x,), weights=weights)
     given = from_example(compiled.program, small, (x,))
-    expected = answers(compiled.program, rounded_layers(small) if weights == "int8" else small, given)
+    expected = answers(compiled.program, compiled.measure(small), given)
     agree(compiled.run(compiled.instance(), given, expected), expected)
     source = (compiled.folder / "model.c").read_text()
     assert "widen(" not in source
@@ -390,7 +396,6 @@ def test_arguments_that_cannot_be_made_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "layer", [nn.LSTM(3, 4, num_layers=2), nn.GRU(3, 4, bidirectional=True, batch_first=True)]
 )
-@pytest.mark.usefixtures("no_chains")
 def test_a_layer_alone(layer: nn.Module, kernels: list[Path], tmp_path: Path) -> None:
     """What it says of every step and its last states."""
     small = gw.compress(Net(lambda m, x: m.rnn(x), rnn=layer))
@@ -462,18 +467,12 @@ def raw(m: Any, x: Any) -> Any:
     return m.rnn(m.conv(x[:, None]).transpose(1, 2))[0][:, -1]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a golden sequence is at most 128 long; time may be coarser than samples in the plan"
-)
 def test_raw_samples(tmp_path: Path) -> None:
     """A window may be longer than the golden sequence that is made up, or cut from the example."""
     model = Net(raw, conv=nn.Conv1d(1, 8, 256, stride=128), rnn=nn.GRU(8, 4, batch_first=True))
     gw.export.to_c(model, tmp_path / "m", example=torch.randn(1, 640))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a program knows no argument that it does not read; recording by example will"
-)
 def test_a_chain_with_an_argument_that_nobody_reads(tmp_path: Path) -> None:
     """Golden answers need one all the same."""
 

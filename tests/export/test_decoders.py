@@ -16,7 +16,8 @@ from hypothesis import assume, given, settings
 from test_onnx_programs import Session
 
 import gatewise as gw
-from gatewise.export.c.golden_program import answers, from_example, rounded_layers
+from gatewise.export.c.golden_program import answers, from_example
+from gatewise.export.c.rounded import rounded_layers
 
 
 @given(case=spellers())
@@ -73,7 +74,7 @@ def test_c_gives_the_same_symbols(weights: str, case: Case, kernels: list[Path],
     """Whole words, one by one; with int8 the symbols of the rounded network, as far as no rounding decides."""
     small = case.small
     compiled = CompiledProgram(small, tmp_path, kernels, (case.words,), weights=weights, block=8)
-    measure = rounded_layers(small) if weights == "int8" else small
+    measure = compiled.measure(small)
     for word in case.words.split(1):
         one = from_example(compiled.program, small, (word,))
         (expected,) = answers(compiled.program, measure, one)

@@ -12,12 +12,11 @@ from chains import CLOSE, PLAIN, Case, build, chains
 from compiled import run
 from hypothesis import given
 from networks import LanguageModel, Net, randomly_sparse
-from reference import answer
+from reference import answer, rounded_chain, should_fold
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.export.c.chain import should_fold
-from gatewise.export.c.rounded import rounded_chain, rounded_model
+from gatewise.export.c.rounded import rounded_model
 from gatewise.lab.models import CharLM, SeriesModel, TextClassifier, WordLM
 from gatewise.program.graph import leaves
 from gatewise.runtime.narrow import narrow_chain
@@ -49,11 +48,12 @@ def test_a_layer_reads_both_directions() -> None:
     np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
 
 
-def test_what_a_removed_channel_adds_is_in_the_bias() -> None:
+def test_what_a_removed_channel_adds_is_in_every_row(tmp_path: Path) -> None:
     """A neuron with z = 0 is sigmoid(0) to the layer after it, a constant that its columns are multiplied with."""
     case = build(1, PLAIN | {"bayes": True, "layers": 1, "between": "sigmoid", "second": True})
     assert case.small.rnn.layers[0].kept < len(case.small.rnn2.layers[0].inputs)
-    np.testing.assert_allclose(*both(case.small, case.x), **CLOSE)
+    gw.export.to_c(case.small, tmp_path / "m", weights="int8")
+    assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -14,11 +14,10 @@ from chains import CLOSE
 from compiled import Compiled
 from networks import CELLS, LanguageModel, randomly_sparse
 from onnx.reference import ReferenceEvaluator
-from reference import answer
+from reference import should_fold
 
 import gatewise as gw
-from gatewise.export.c.chain import should_fold
-from gatewise.export.c.rounded import rounded_chain
+from gatewise.export.c.rounded import rounded_model
 from gatewise.runtime.narrow import narrow_chain
 
 WORDS, WIDTH = 70, 12  # a whole panel of rows and a rest
@@ -99,10 +98,10 @@ def test_c_with_two(make: Any, fold: bool | None, weights: str, kernels: Any, tm
 
 
 def check_c(compiled: Compiled, small: Any, weights: str, fold: bool | None = None) -> None:
-    narrow = narrow_chain(small)
-    chain = narrow if weights == "float32" else rounded_chain(narrow, should_fold(narrow, fold))
-    x = IDS[:, 0].numpy()
-    np.testing.assert_allclose(compiled.run(compiled.instance(), x), answer(chain, x), **CLOSE)
+    model = small if weights == "float32" else rounded_model(small, fold)
+    with torch.no_grad():
+        expected = model(IDS)[0][:, 0].numpy()
+    np.testing.assert_allclose(compiled.run(compiled.instance(), IDS[:, 0].numpy()), expected, **CLOSE)
 
 
 def test_an_embedding_that_is_stored_anyway_is_not_folded(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gatewise.compact import CompactEmbedding, CompactLayer, CompactLinear
 from gatewise.export.c.sizes import alone, largest, product
 from gatewise.nn.lookup import evaluating
 from gatewise.program.calling import bound_example
@@ -21,10 +19,8 @@ from gatewise.program.made_up import described, made_up
 from gatewise.program.sizes import Size, at
 from gatewise.runtime.arguments import letters_of
 from gatewise.runtime.evaluate import evaluate
-from gatewise.runtime.rounding import rounded
 
 Array = NDArray[Any]
-Sequence = Callable[[int], Tensor]  # of so many steps
 GOLDEN_STEPS, GOLDEN_NUMBERS = 12, 20_000
 TOO_LARGE = "The model's answer to small random inputs is not finite; its weights are too large."
 OTHERWISE = "forward() gives something else than what was recorded of it."
@@ -40,10 +36,9 @@ class GoldenProgram:
         most: int,
         rounded: nn.Module | None = None,  # the model whose weights are those that int8 stands for
         example: Any = None,
-        sequence: Sequence | None = None,  # the first argument
     ) -> None:
         self.program, self.model, self.rounded = program, model, rounded
-        given = self.first_that_runs(most, example, sequence)
+        given = self.first_that_runs(most, example)
         self.inputs = {node: given[node].numpy() for node in program.inputs}
         self.letters = letters_of(self.inputs)
         self.exact, plain = answers(program, model, given), self.evaluated(given)
@@ -53,12 +48,10 @@ class GoldenProgram:
         self.computed = plain if rounded is None else answers(program, rounded, given)
         self.expected = self.exact if rounded is None else self.computed
 
-    def first_that_runs(
-        self, most: int, example: Any, sequence: Sequence | None = None
-    ) -> dict[Node, Tensor]:
+    def first_that_runs(self, most: int, example: Any) -> dict[Node, Tensor]:
         """Arguments that forward() answers with numbers."""
         reasons = ["their sizes depend on each other"]
-        for given in candidates(self.program, self.model, most, example, sequence):
+        for given in candidates(self.program, self.model, most, example):
             try:
                 found = answers(self.program, self.model, given)
                 evaluate(self.program, self.model, by_name(self.program, given))
@@ -141,17 +134,24 @@ def chosen(every: list[Program], model: nn.Module, example: Any) -> Program:
     return min(fitting, key=lambda program: len(given ^ set(program.arguments)))
 
 
-def candidates(
-    program: Program, model: nn.Module, most: int, example: Any, sequence: Sequence | None = None
-) -> Iterator[dict[Node, Tensor]]:
-    """Arguments of one sequence: vectors and ids at random, and for other whole numbers what may be a length."""
+def candidates(program: Program, model: nn.Module, most: int, example: Any) -> Iterator[dict[Node, Tensor]]:
+    """Arguments of one sequence: vectors and ids at random, and for other whole numbers what may be a length.
+
+    Their sizes are those of the example, where its answers are not too many.
+    """
     free = [size for node in program.inputs for size in node.shape if isinstance(size, Size)]
     names = frozenset[str]().union(*(size.letters for size in free))
-    sizes = dict.fromkeys(names, 1) | {"B": 1}
+    usual = dict.fromkeys(names, 1) | {"B": 1}
+    tried = [] if example is None else [usual | sizes_of(program, model, example) | {"B": 1}]
     for steps in (GOLDEN_STEPS, 2):
-        sizes |= {name: min(most, max(n, 1)) for name, n in (("T", steps), ("S", steps - 3)) if name in names}
+        tried.append(
+            usual | {name: max(n, 1) for name, n in (("T", steps), ("S", steps - 3)) if name in names}
+        )
+    for sizes in tried:
+        sizes |= {name: min(most, n) for name, n in sizes.items()}
+        longest = max(sizes.values())
         if (
-            sum(product([largest(alone(n), steps) for n in node.shape]) for node in program.results)
+            sum(product([largest(alone(n), longest) for n in node.shape]) for node in program.results)
             <= GOLDEN_NUMBERS
         ):
             break
@@ -161,7 +161,7 @@ def candidates(
         found = {
             node: made_up(described(node, program), model, sizes, other, generator) for node in program.inputs
         }
-        yield found if sequence is None else found | {program.inputs[0]: sequence(sizes["T"])}
+        yield found
     if example is not None:
         yield first_sequence(from_example(program, model, example), most)
 
@@ -178,6 +178,14 @@ def from_example(program: Program, model: nn.Module, example: Any) -> dict[Node,
             tensor = torch.as_tensor(value)
             given[node] = tensor.float() if tensor.is_floating_point() else tensor
     return given
+
+
+def sizes_of(program: Program, model: nn.Module, example: Any) -> dict[str, int]:
+    """The letters in an example's shapes; none where they fit no recording, which is said where it is called."""
+    try:
+        return letters_of({n: t.numpy() for n, t in from_example(program, model, example).items()})
+    except (TypeError, ValueError):
+        return {}
 
 
 def first_sequence(given: Mapping[Node, Tensor], most: int) -> dict[Node, Tensor]:
@@ -197,25 +205,16 @@ def by_name(program: Program, given: Mapping[Node, Tensor]) -> dict[str, Any]:
 
 def answers(program: Program, model: nn.Module, given: Mapping[Node, Tensor]) -> list[Array]:
     with evaluating(model), torch.no_grad():
-        return arrays(model(**by_name(program, given)))[: len(program.results)]
+        named = by_name(program, given)
+        unread = dict.fromkeys({*program.unread, *required(model)} - named.keys(), torch.zeros(1))
+        return arrays(model(**unread, **named))[: len(program.results)]
+
+
+def required(model: nn.Module) -> list[str]:
+    """The arguments that forward() must be given."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def arrays(value: Any) -> list[Array]:
     return [np.asarray(leaf) for leaf in leaves(value) if isinstance(leaf, Tensor | np.ndarray | np.generic)]
-
-
-def rounded_layers(model: nn.Module) -> nn.Module:
-    """A copy with the weights of compact layers as int8 stands for them."""
-    small = copy.deepcopy(model)
-    done: set[int] = set()
-    for module in small.modules():
-        names: tuple[str, ...] = ()
-        if isinstance(module, CompactLinear | CompactEmbedding):
-            names = ("weight",)
-        elif isinstance(module, CompactLayer):
-            names = ("weight_ih", "weight_hh")
-        for parameter in (module.get_parameter(name) for name in names):
-            if id(parameter) not in done:
-                done.add(id(parameter))
-                parameter.data.copy_(torch.from_numpy(rounded(parameter.detach().numpy(), "int8")))
-    return small

@@ -26,11 +26,25 @@ from gatewise.program.graph import INT, Node
 from gatewise.runtime.arrangement import BLOCK, ArrangedLayer, ArrangedMatrix, Form, arrange_matrix
 from gatewise.runtime.narrow import Level, Narrower, Recurrence, floats, integers
 from gatewise.runtime.rounding import quantize
-from gatewise.runtime.scaled import Channels
+from gatewise.runtime.scaled import Channels, Doubles
 from gatewise.runtime.stages import arrange
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+
+
+class Rows(ops.Operation, streams="yes"):
+    """ids (...) -> the row of each word in the tables that an embedding is folded into (..., 1)."""
+
+    module: str  # the embedding; empty: one-hot vectors, ids (..., 1)
+    words: int
+
+
+class Scaled(ops.Linear, streams="yes", eq=False):
+    """W (scale * x + shift) + b, with scale and shift in the matrix."""
+
+    scale: Doubles
+    shift: Doubles
 
 
 @dataclass(frozen=True)
@@ -76,22 +90,34 @@ class Layers:
         module: Any = self.model.get_submodule(op.module)
         weight, rows, components = table_of(module)
         name, made = c_name(op.module), body.room(shape_of(node))
-        found = stored(body.buffer(given[0].count, INT), given[0].shape, INT)
-        words = len(rows)
-        row = self.row(name, rows)
-        checked = self.checked_before(given[0], words)
-        body.say(*nest(found.shape, lambda at: [
-            f"const int32_t k = {given[0].read(at)};",
-            *([] if checked else [body.require(f"k >= 0 && k < {words}", "BAD_WORD")]),
-            f"{found.read(at)} = {row};",
-        ]))  # fmt: skip
+        found = self.found(name, given[0], rows)
         n, dim = in_c(given[0].count), weight.shape[1]
         whole = dim == made.shape[-1]
         to = made.leaves[0].base if whole else body.buffer(given[0].count * dim)
-        body.say(f"{self.vectors(op.module, module, weight)}, (size_t)({n}), {found.leaves[0].base}, {to});")
+        body.say(f"{self.vectors(op.module, module, weight)}, (size_t)({n}), {found.leaves[0].begin}, {to});")
         if not whole:
             self.widen(n, components, to, made, name)
         return made
+
+    def rows(self, node: Node, given: list[Value]) -> Value:
+        """The rows of words alone, where their vectors are folded into the layers that read them."""
+        op = node.op
+        assert isinstance(op, Rows)
+        found = self.found(c_name(op.module), given[0], vectors_of(op, self.model)[1])
+        return stored(found.leaves[0].begin, shape_of(node), INT)
+
+    def found(self, name: str, ids: Value, rows: Ints) -> Value:
+        """The row of each word, one behind the other."""
+        body, row, checked = self.body, self.row(name, rows), self.checked_before(ids, len(rows))
+        if checked and row == "k":
+            return body.whole(ids)
+        found = stored(body.buffer(ids.count, INT), ids.shape, INT)
+        body.say(*nest(found.shape, lambda at: [
+            f"const int32_t k = {ids.read(at)};",
+            *([] if checked else [body.require(f"k >= 0 && k < {len(rows)}", "BAD_WORD")]),
+            f"{found.read(at)} = {row};",
+        ]))  # fmt: skip
+        return found
 
     def checked_before(self, ids: Value, words: int) -> bool:
         """Whether ids are a whole argument: it is checked before anything is computed."""
@@ -137,7 +163,11 @@ class Layers:
         assert isinstance(op, ops.Linear)
         module: Any = self.model.get_submodule(op.module)
         weight, bias, inputs, outputs = linear_of(module)
-        weight, inputs, _ = self.channels(node.inputs[0], module.in_features).read(weight, inputs)
+        channels = self.channels(node.inputs[0], module.in_features)
+        if isinstance(op, Scaled):
+            channels = channels.then(op.scale, op.shift)
+        weight, inputs, constant = channels.read(weight, inputs)
+        bias = (bias + constant).astype(np.float32)
         name, (made, wanted) = c_name(op.module), body.answer(node, shape_of(node))
         rows, cols = weight.shape
         count = product(made.shape[:-1])
@@ -191,28 +221,43 @@ class Layers:
         narrower = Narrower(module.input_size)
         narrower.channels = self.channels(node.inputs[0], module.input_size)
         narrower.recurrent(op.module, module)
-        x, width = self.vectors_of(given[0])
+        table, (x, width) = self.read(node.inputs[0], given[0])
         self.states[node] = []
         for level in narrower.links:
             assert isinstance(level, Level)
             kept = sum(r.kept for r in level.directions)
             unread = not wants_y and level.layer == module.num_layers - 1
             y = "NULL" if unread else body.buffer(batch * steps * max(kept, 1))
-            self.level(node, level, frame, first, (x, width), (y, kept))
-            x, width = y, str(kept)
+            self.level(node, level, frame, first, (x, width), (y, kept), table)
+            table, x, width = None, y, str(kept)
         made = stored(x, shape_of(node), node.kind)
         if wants_y and len(narrower.channels.kept) < made.shape[-1]:
             made = body.room(shape_of(node))
             self.widen(in_c(batch * steps), narrower.channels.kept, x, made, c_name(op.module))
         return made
 
+    def read(self, node: Node, value: Value) -> tuple[Floats | None, tuple[str, str]]:
+        """Where the vectors are that a layer reads, and how far apart; or the table of words and their rows."""
+        if node.kind != INT:
+            return None, self.vectors_of(value)
+        while not isinstance(node.op, Rows):
+            (node,) = node.inputs
+        return vectors_of(node.op, self.model)[0], (self.body.whole(value).leaves[0].begin, "")
+
     def level(
-        self, node: Node, level: Level, frame: Frame, first: list[str], x: tuple[str, str], y: tuple[str, int]
+        self,
+        node: Node,
+        level: Level,
+        frame: Frame,
+        first: list[str],
+        x: tuple[str, str],
+        y: tuple[str, int],
+        table: Floats | None = None,
     ) -> None:
         """The directions of one layer of a stack, side by side in y."""
         begun, done = self.states[node], 0
         for r in level.directions:
-            begun.append(self.begin(level, r, first, len(begun), frame))
+            begun.append(self.begin(level, r, first, len(begun), frame, table))
             self.run(begun[-1], frame, x, y, done)
             done += r.kept
 
@@ -228,8 +273,9 @@ class Layers:
         )
         to = y[0] if y[0] == "NULL" or not at else f"{y[0]} + {at}"
         sizes = f"{in_c(frame.batch)}, {in_c(frame.steps)}, {frame.length}"
-        given = f"&{state.name}, {sizes}, {int(r.reverse)}, {x[0]}, {x[1]}, {state.s}, {state.c}, {to}"
-        body.say(f"{body.call('run_layer')}({given}, {y[1]}, m->scratch);")
+        source, helper = (f"{x[0]}, {x[1]}", "run_layer") if x[1] else (x[0], "run_words")
+        given = f"&{state.name}, {sizes}, {int(r.reverse)}, {source}, {state.s}, {state.c}, {to}"
+        body.say(f"{body.call(helper)}({given}, {y[1]}, m->scratch);")
 
     def length(self, lengths: Value, batch: int, steps: int) -> str:
         """A pointer to how long the sequence is."""
@@ -240,14 +286,24 @@ class Layers:
         self.body.say(self.body.require(f"{name} >= 1 && {name} <= {in_c(steps)}", "BAD_LENGTH"))
         return f"&{name}"
 
-    def begin(self, level: Level, r: Recurrence, first: Sequence[str], place: int, frame: Frame) -> State:
+    def begin(
+        self,
+        level: Level,
+        r: Recurrence,
+        first: Sequence[str],
+        place: int,
+        frame: Frame,
+        table: Floats | None = None,
+    ) -> State:
         """Memory for the states of a layer, filled with the first ones."""
-        body, name = self.body, self.layer(level, r) if r.kept else ""
-        padded = -(-max(r.kept, 1) // BLOCK) * BLOCK
+        if not r.kept:
+            return State(r, "", "NULL", "NULL")
+        body, name = self.body, self.layer(level, r, table)
+        padded = -(-r.kept // BLOCK) * BLOCK
         entries, n = frame.batch * padded, level.cell.n_states
         parts = [body.remembered(int(entries)) if frame.remembers else body.buffer(entries) for _ in range(n)]
         lines = [f"memset({part}, 0, sizeof(float) * (size_t)({in_c(entries)}));" for part in parts]
-        for k, (source, part) in enumerate(zip(first, parts) if r.kept else ()):
+        for k, (source, part) in enumerate(zip(first, parts)):
             scale = self.scale(name, r) if k == 0 else "NULL"
             own = f"{source} + {in_c(place * r.hidden * frame.batch)}" if place else source
             sizes = f"{in_c(frame.batch)}, {r.kept}, {r.hidden}"
@@ -255,14 +311,14 @@ class Layers:
         body.say(*(["if (!m->begun) {", *indented(lines), "}"] if frame.remembers else lines))
         return State(r, name, parts[0], parts[1] if len(parts) > 1 else "NULL")
 
-    def layer(self, level: Level, r: Recurrence) -> str:
+    def layer(self, level: Level, r: Recurrence, table: Floats | None) -> str:
         """The struct of a layer and direction."""
         name = f"{c_name(level.module)}_{level.layer}" + ("_back" if r.reverse else "")
         while name in self.arranged and not np.array_equal(self.read_by[name], r.inputs):
             name += "_"  # the same layer, which reads other channels here
         if name not in self.arranged:
             self.arranged[name], self.read_by[name] = (
-                arrange(level, r, None, tight=True, int8=self.body.int8),
+                arrange(level, r, table, tight=True, int8=self.body.int8),
                 r.inputs,
             )
             self.body.structs.layer(name, self.arranged[name])
@@ -277,15 +333,23 @@ class Layers:
     def last_state(self, node: Node) -> Value:
         op, body = node.op, self.body
         assert isinstance(op, ops.LastState)
-        made = body.room(shape_of(node))
-        batch = made.shape[1]
-        for place, state in enumerate(self.states[node.inputs[0]]):
+        shape, states = shape_of(node), self.states[node.inputs[0]]
+        states = states if op.place is None else [states[op.place]]
+        if node not in body.direct and is_one(shape[1]) and len(states) == 1:
+            (state,) = states
+            scaled = op.part == "h" and bool((state.recurrence.state_scale != 1).any())
+            if state.recurrence.kept == shape[-1] > 0 and not scaled:
+                return stored(
+                    state.s if op.part == "h" else state.c, shape, node.kind
+                )  # until the next piece
+        made, wanted = body.answer(node, shape)
+        for place, state in enumerate(states):
             r = state.recurrence
             source, scale = (state.s, self.scale(state.name, r)) if op.part == "h" else (state.c, "NULL")
-            to = made.leaves[0].base + (f" + {in_c(place * r.hidden * batch)}" if place else "")
+            to = made.leaves[0].base + (f" + {in_c(place * r.hidden * shape[1])}" if place else "")
             which = self.neurons(state.name, r) if r.kept and node not in self.narrow else "NULL"
-            sizes = f"{in_c(batch)}, {r.kept}, {made.shape[-1]}"
-            body.say(f"{body.call('leave')}({sizes}, {which}, {scale}, {source}, {to});")
+            sizes = f"{in_c(shape[1])}, {r.kept}, {shape[-1]}"
+            body.say(f"{wanted}{body.call('leave')}({sizes}, {which}, {scale}, {source}, {to});")
         return made
 
     # Arrays.
@@ -298,6 +362,9 @@ class Layers:
     def once(self, name: str, array: NDArray[np.generic], finite: bool = True) -> str:
         """The name of a constant array; the same one again where the same was asked for before."""
         flat = array.reshape(-1)
+        for other, known in self.body.arrays.found.items():
+            if known.dtype == flat.dtype and np.array_equal(known, flat):
+                return other
         while name in self.body.arrays.found and not np.array_equal(self.body.arrays.found[name], flat):
             name += "_"
         return name if name in self.body.arrays.found else self.body.constant(name, array, finite)
@@ -319,7 +386,7 @@ class Layers:
     def widen(self, n: str, places: Ints, source: str, made: Value, name: str, wanted: str = "") -> None:
         """All original channels; those that were removed are zero."""
         which = self.once(f"{name}_outputs", places.astype(np.int32))
-        given = f"{n}, {len(places)}, {which}, {source}, {in_c(made.shape[-1])}, 0, {made.leaves[0].base}"
+        given = f"{n}, {len(places)}, {which}, {source}, {in_c(made.shape[-1])}, {made.leaves[0].base}"
         self.body.say(f"{wanted}{self.body.call('widen')}({given});")
 
 
@@ -336,6 +403,17 @@ def table_of(module: nn.Module) -> tuple[Floats, Ints, Ints]:
     if scale is not None:
         weight = weight * floats(scale)[:, None]
     return weight, np.arange(len(weight)), np.arange(weight.shape[1])
+
+
+def vectors_of(rows: Rows, model: nn.Module) -> tuple[Floats, Ints]:
+    """All components of the vectors, and the row of every word."""
+    if not rows.module:
+        return np.eye(rows.words, dtype=np.float32), np.arange(rows.words)
+    module: Any = model.get_submodule(rows.module)
+    weight, numbers, components = table_of(module)
+    whole = np.zeros((len(weight), module.embedding_dim), np.float32)
+    whole[:, components] = weight
+    return whole, numbers
 
 
 def linear_of(module: Any) -> tuple[Floats, Floats, Ints, Ints]:

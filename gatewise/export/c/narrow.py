@@ -69,7 +69,8 @@ def of_layer(node: Node, model: nn.Module) -> Ints | None:
     if isinstance(op, ops.LastState) and same(node.shape[0], 1):
         layer = node.inputs[0].op
         assert isinstance(layer, ops.Recurrent)
-        return kept_neurons(recurrent_of(model.get_submodule(layer.module), layer.module))
+        module = recurrent_of(model.get_submodule(layer.module), layer.module)
+        return integers(module.layers[op.place or 0].neurons)
     return None
 
 

@@ -22,7 +22,7 @@ from gatewise.export.c.values import (
     stored,
 )
 from gatewise.program import operations as ops
-from gatewise.program.graph import FLOAT, Node
+from gatewise.program.graph import FLOAT, INT, Node
 from gatewise.program.sizes import letter, replaced
 
 # How two pieces are joined, and the helper that this calls.
@@ -132,21 +132,24 @@ def running_mean(body: Body, op: ops.Reduce, node: Node, given: list[Value]) -> 
     kept = [k for k in range(len(value.shape)) if k not in op.axes]
     outer = tuple(value.shape[k] for k in kept)
     value = permuted(value, [*op.axes, *kept])
-    mean, seen = stored(body.remembered(product(outer)), outer, FLOAT), body.remembered(1)
-    body.say(*at_first([*copied(mean, number("0", outer, FLOAT)), f"{seen}[0] = 0;"]))
+    mean = stored(body.remembered(product(outer)), outer, FLOAT)
+    body.say(*at_first(copied(mean, number("0", outer, FLOAT))))
+    inner = tuple(value.shape[: len(op.axes)])
+    others = product([size for size in inner if not letters_of(size)])  # that are summed up with every step
 
     def entry(at: list[str], entries: list[str]) -> list[str]:
         own, x = mean.read(entries), value.read([*at, *entries])
-        return [f"{own} += ({x} - {own}) / {seen}[0];"]
+        return [f"{own} += ({x} - {own}) / {seen(at)};"]
 
-    inner = tuple(value.shape[: len(op.axes)])
-    body.say(
-        *nest(inner, lambda at: [f"{seen}[0] += 1;", *nest(outer, lambda entries: entry(at, entries), "j")])
-    )
+    def seen(at: list[str]) -> str:
+        places = stored("", inner, INT)
+        return f"(float)({in_c(DONE * others)} + {places.read(at)} + 1)"
+
+    body.say(*nest(inner, lambda at: nest(outer, lambda entries: entry(at, entries), "j")))
     found = mean
     if op.function == "sum":
-        times = stored(seen, (1,) * len(outer), FLOAT)
-        found = operations.composed(body, [mean, times], outer, FLOAT, lambda r: f"({r[0]} * {r[1]})")
+        times = number(f"({in_c(DONE * others + product(inner))})", outer, INT)
+        found = operations.composed(body, [mean, times], outer, FLOAT, lambda r: f"({r[0]} * (float){r[1]})")
     if node.kind != FLOAT:
         found = operations.composed(body, [found], outer, node.kind, lambda r: f"(int32_t)rintf({r[0]})")
     shaped = reshaped(found, shape_of(node))

@@ -16,9 +16,9 @@ from torch import nn
 from gatewise.export.c import along, operations, pieces
 from gatewise.export.c.body import C_KINDS, Body
 from gatewise.export.c.decoding import decode
-from gatewise.export.c.layers import Ints, Layers
+from gatewise.export.c.layers import Ints, Layers, Rows
 from gatewise.export.c.operations import shape_of
-from gatewise.export.c.sizes import letters_of, product
+from gatewise.export.c.sizes import in_c, is_one, letters_of, product
 from gatewise.export.c.stream import begins_with_argument
 from gatewise.export.c.values import Value, copied, indented, stored
 from gatewise.program import operations as ops
@@ -26,6 +26,8 @@ from gatewise.program.graph import Node, Program
 from gatewise.runtime.streaming import MOVING, Stream
 
 WRITE = operations.WRITE | along.WRITE
+MAPPED = {"tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
+DIRECT = (ops.Linear, ops.Softmax, ops.Decode, ops.LastState)
 # Names of C that an argument must not have: words of the language, and what the function itself uses.
 RESERVED = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
@@ -102,26 +104,44 @@ def write_function(
     layers = Layers(model, body, {a.name: a.value.count for a in inputs}, narrow)
     values: dict[Node, Value] = {argument.node: argument.value for argument in inputs}
     users, results = program.users(), set(program.results)
-    body.direct = {a.node: a.value for a in outputs if is_direct(a.node, users, program)}
-    for node in (node for node in order(program) if node not in values):
+    moved = set[Node]()
+    for a in outputs:
+        path = to_direct(a.node, users, program)
+        if path:
+            body.direct[path[-1]] = stored(a.name, shape_of(path[-1]), path[-1].kind)
+            moved.update(path[:-1])
+    for node in (node for node in order(program) if node not in values and node not in moved):
         body.at(node.line)
         given, readers = [values[source] for source in node.inputs], [*users[node], *({node} & results)]
         values[node] = written(node, given, layers, readers, stream)
     body.at(None)
-    for argument in (argument for argument in outputs if argument.node not in body.direct):
+    for argument in (argument for argument in outputs if argument.node not in body.direct.keys() | moved):
         body.say(f"if ({argument.name})", *indented(copied(argument.value, values[argument.node])))
     letters = {name for argument in inputs for size in argument.value.shape for name in letters_of(size)}
     in_order = tuple(sorted(letters, key=lambda name: (name != "T", name)))
     return Function(program, body, in_order, inputs, outputs, stream)
 
 
-def is_direct(node: Node, users: Mapping[Node, list[Node]], program: Program) -> bool:
-    """Whether scores, which may be as many as there are words, are computed in the caller's memory.
+def to_direct(node: Node, users: Mapping[Node, list[Node]], program: Program) -> list[Node]:
+    """From an answer back to what is computed in the caller's memory, through other shapes of it; empty: it is not.
 
-    So are answers of a decoder, which then decodes once, behind the last piece of a sequence.
+    So are scores, which may be as many as there are words, last states, and answers of a decoder, which then decodes
+    once, behind the last piece of a sequence.
     """
+    path = [node]
     alone = not users[node] and program.results.count(node) == 1
-    return alone and isinstance(node.op, ops.Linear | ops.Softmax | ops.Decode)
+    while alone and lies_alike(path[-1]):
+        path += path[-1].inputs
+        alone = len(users[path[-1]]) == 1 and path[-1] not in program.results
+    return path if alone and isinstance(path[-1].op, DIRECT) else []
+
+
+def lies_alike(node: Node) -> bool:
+    """Whether its numbers lie in memory as those of its input do."""
+    if not isinstance(node.op, ops.Permute):
+        return isinstance(node.op, ops.Reshape)
+    order = [k for k in node.op.order if not is_one(shape_of(node.inputs[0])[k])]
+    return order == sorted(order)
 
 
 def refuse_opaque(program: Program) -> None:
@@ -145,6 +165,8 @@ def written(
     try:
         if isinstance(op, ops.Embed):
             return layers.embed(node, given)
+        if isinstance(op, Rows):
+            return layers.rows(node, given)
         if isinstance(op, ops.Linear):
             return layers.linear(node, given)
         if isinstance(op, ops.Recurrent):
@@ -156,6 +178,8 @@ def written(
             return decode(layers, node, given)
         if isinstance(op, ops.Parameter):
             return layers.parameter(op.tensor, shape_of(node), node.kind)
+        if isinstance(op, ops.Map) and op.function in MAPPED and all(map(reads_memory, readers)):
+            return mapped(layers.body, op, given[0])
         write = pieces.WRITE if stream is not None and node in stream.special else WRITE
         made = write[type(op)](layers.body, op, node, given)
     except NotImplementedError as error:
@@ -163,6 +187,18 @@ def written(
         raise ValueError(f"{where}{op.name} {error} has no C; gw.accelerate(model) still runs it.") from error
     # What several read is computed once.
     return layers.body.plain(made) if len(readers) > 1 else made
+
+
+def reads_memory(reader: Node) -> bool:
+    return isinstance(reader.op, ops.Linear | ops.Recurrent | ops.Reduce)
+
+
+def mapped(body: Body, op: ops.Map, value: Value) -> Value:
+    """The kernels' own function, which needs no libm, of numbers that must lie in memory in any case."""
+    source, made = body.whole(value), body.room(value.shape)
+    count, begin, to = in_c(value.count), source.leaves[0].begin, made.leaves[0].base
+    body.say(f"gw_map({MAPPED[op.function]}, (size_t)({count}), {begin}, {to});")
+    return made
 
 
 # Arguments.

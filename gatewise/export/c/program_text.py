@@ -8,7 +8,7 @@ from gatewise.export.c import functions
 from gatewise.export.c.body import POOLS, Body, placed
 from gatewise.export.c.program import Function
 from gatewise.export.c.sizes import in_c, letters_of, variable
-from gatewise.export.c.text import LOAD_ERRORS, LOAD_PROTOTYPE, SHARED, filled, loader
+from gatewise.export.c.text import LOAD_ERRORS, LOAD_PROTOTYPE, filled, loader
 
 ERRORS = {
     "BAD_STEPS": "a size outside 1..MODEL_BLOCK, or too small for a window or a slice",
@@ -30,19 +30,62 @@ static int32_t @NAME@(const @TYPE@ *kept, int32_t n, int32_t word) {
     return low < n && (int32_t)kept[low] == word ? low : -1;
 }
 """
-HELPERS = SHARED | {
-    "find_row": filled(FIND, NAME="find_row", TYPE="uint16_t"),
-    "find_wide_row": filled(FIND, NAME="find_wide_row", TYPE="int32_t"),
-    "run_layer": """\
-static void run_layer(const gw_layer *layer, int32_t size, int32_t steps, const int32_t *length, int32_t reverse,
-                      const float *x, ptrdiff_t width, float *s, float *c, float *y, ptrdiff_t out_width,
+RUN_LAYER = """\
+static void @NAME@(const gw_layer *layer, int32_t size, int32_t steps, const int32_t *length, int32_t reverse,
+                      @GIVEN@, float *s, float *c, float *y, ptrdiff_t out_width,
                       float *scratch) {
     const gw_batch batch = {.steps = steps, .size = size, .reverse = reverse, .lengths = length};
-    const gw_const_steps in = {x, width, width * steps};
+    const @IN@;
     const gw_steps out = {y, out_width, out_width * steps};
-    gw_layer_run(layer, &batch, &in, NULL, s, c, &out, scratch);
+    gw_layer_run(layer, &batch, @READ@, s, c, &out, scratch);
+}
+"""
+# No name here may end as the model's own do, _reset _step _run _load _state: the user chooses how those begin.
+HELPERS = {
+    "pick": """\
+/* The n channels that are read, of every vector. */
+static void pick(int32_t steps, int32_t n, const int32_t *which, const float *x, int32_t width, float *y) {
+    for (int32_t t = 0; t < steps; t++)
+        for (int32_t j = 0; j < n; j++) y[t * n + j] = x[t * width + which[j]];
 }
 """,
+    "widen": """\
+/* n channels go to their places among all; the others are zero. */
+static void widen(int32_t steps, int32_t n, const int32_t *places, const float *x, int32_t width, float *y) {
+    for (int32_t t = 0; t < steps; t++) {
+        for (int32_t j = 0; j < width; j++) y[t * width + j] = 0;
+        for (int32_t j = 0; j < n; j++) y[t * width + places[j]] = x[t * n + j];
+    }
+}
+""",
+    "log_softmax": """\
+/* y - log sum exp(y) along the middle one of three axes, in place. */
+static void log_softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
+    for (int32_t o = 0; o < outer; o++)
+        for (int32_t i = 0; i < inner; i++) {
+            float *x = y + o * n * inner + i, top = x[0], sum = 0;
+            for (int32_t j = 1; j < n; j++) top = x[j * inner] > top ? x[j * inner] : top;
+            for (int32_t j = 0; j < n; j++) sum += expf(x[j * inner] - top);
+            for (int32_t j = 0; j < n; j++) x[j * inner] -= top + logf(sum);
+        }
+}
+""",
+    "find_row": filled(FIND, NAME="find_row", TYPE="uint16_t"),
+    "find_wide_row": filled(FIND, NAME="find_wide_row", TYPE="int32_t"),
+    "run_layer": filled(
+        RUN_LAYER,
+        NAME="run_layer",
+        GIVEN="const float *x, ptrdiff_t width",
+        IN="gw_const_steps in = {x, width, width * steps}",
+        READ="&in, NULL",
+    ),
+    "run_words": filled(
+        RUN_LAYER,
+        NAME="run_words",
+        GIVEN="const int32_t *rows",
+        IN="gw_words in = {rows, 1, steps}",
+        READ="NULL, &in",
+    ),
     "enter": """\
 /* The first states of n of `width` neurons: s = h / scale, and 0 where the scale is. */
 static void enter(int32_t size, int32_t n, int32_t width, const int32_t *which, const float *scale, const float *h,
@@ -88,7 +131,7 @@ static void softmax(int32_t outer, int32_t n, int32_t inner, float *y) {
 }
 
 
-def source(function: Function, title: str, file: bytes | None) -> str:
+def source(function: Function, title: str, file: bytes | None, inside: bool) -> str:
     """NAME.c. Structs point to constants; of loaded weights only compute() knows where they lie, so it makes them."""
     body, loaded = function.body, file is not None
     constants = body.arrays.macros() + "\n"
@@ -102,6 +145,8 @@ def source(function: Function, title: str, file: bytes | None) -> str:
     return filled(
         SOURCE,
         TITLE=title,
+        KERNELS=INSIDE if inside else '#include "gw.h"\n',
+        FLAT="GW_FLAT " if inside else "",
         INCLUDES="".join(f'#include "{name}"\n' for name in sorted(body.includes)),
         CONSTANTS=constants,
         HELPERS="".join(helper(name) + "\n" for name in body.helpers),
@@ -206,6 +251,8 @@ def given_to(function: Function, state: str) -> str:
 
 def call(function: Function) -> str:
     """How it is run, for the README."""
+    if function.goes_on:
+        return f"model_step({', '.join(['&state', *(a.name for a in function.arguments)])});"
     return f"model_run({given_to(function, '&state')});"
 
 
@@ -252,6 +299,7 @@ def header(function: Function, title: str, file: bytes | None) -> str:
         HEADER,
         TITLE=title,
         BLOCK=function.body.most,
+        WIDTHS="".join(widths(function)),
         WEIGHT_BYTES=f"#define MODEL_WEIGHT_BYTES {len(file)} /* of the weight file */\n" if file else "",
         ERRORS="".join(
             f"    MODEL_{name}, /* {said} */\n" for name, said in ERRORS.items() if name in errors
@@ -276,6 +324,36 @@ def header(function: Function, title: str, file: bytes | None) -> str:
     )
 
 
+INSIDE = """\
+#ifdef GW_APART /* with kernels that were compiled before */
+#include "gw.h"
+#else
+#define GW_INSIDE
+#if defined(__GNUC__) && !defined(__clang__) /* it warns of arrays in branches that these sizes never take */
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#pragma GCC diagnostic ignored "-Wstringop-overread"
+#endif
+#include "gw.c"
+#include "words.c"
+#endif
+"""
+
+
+def widths(function: Function) -> list[str]:
+    """How many numbers an argument has, of a step where it has steps; of words also how many there are."""
+    lines = []
+    for a in function.arguments:
+        free = {letter for size in a.value.shape for letter in letters_of(size)}
+        of = " a step" if function.every_step(a) else "" if not free else " for a size of 1"
+        lines.append(f"#define MODEL_WIDTH_{a.name.upper()} {a.width} /* numbers of {a.name}{of} */\n")
+        if a.reads and a.name in function.body.checks:
+            words = function.body.checks[a.name]
+            lines.append(
+                f"#define MODEL_WORDS_{a.name.upper()} {words} /* its ids run from 0 to one less */\n"
+            )
+    return lines
+
+
 PIECES = """\
     for (int32_t t = 0; t < @STEPS@; t += MODEL_BLOCK) {
         const int32_t n = @STEPS@ - t < MODEL_BLOCK ? @STEPS@ - t : MODEL_BLOCK;
@@ -297,9 +375,8 @@ SOURCE = """\
 #include <math.h>
 #include <string.h>
 
-#include "gw.h"
-@INCLUDES@
-@CONSTANTS@@HELPERS@static int compute(@GIVEN@) {
+@KERNELS@@INCLUDES@
+@CONSTANTS@@HELPERS@@FLAT@static int compute(@GIVEN@) {
 @BODY@    return MODEL_OK;
 }
 
@@ -324,7 +401,7 @@ extern "C" {
 
 #define MODEL_STREAMS @STREAMS@ /* 1: there is model_step() */
 #define MODEL_BLOCK @BLOCK@ /* @LONGEST@ */
-@WEIGHT_BYTES@
+@WIDTHS@@WEIGHT_BYTES@
 enum {
     MODEL_OK = 0,
 @ERRORS@@LOAD_ERRORS@};

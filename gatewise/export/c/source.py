@@ -1,4 +1,4 @@
-"""to_c(small, "folder"): a chain of compact layers as a folder of C99 that needs libm and nothing else.
+"""to_c(small, "folder"): a compact model as a folder of C99 that needs libm and nothing else.
 
     NAME.h, NAME.c       the model: constant arrays and calls into the kernels; state and scratch in one struct
     NAME.bin             the arrays, in place of constants, above a size
@@ -15,28 +15,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import resources
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gatewise import __version__
-from gatewise.export.c.chain import CModel, Writer, check_finite, should_fold
-from gatewise.export.c.golden import golden_input, golden_text
-from gatewise.export.c.golden_program import GOLDEN_STEPS, GoldenProgram, chosen, said
-from gatewise.export.c.graph import LONGEST, program_model
-from gatewise.export.c.rounded import rounded_model
+from gatewise.export.c.graph import CModel, program_model
 from gatewise.export.c.text import renamed
 from gatewise.export.written import write_folder
-from gatewise.program.graph import Program
-from gatewise.runtime.chain import states_taken
-from gatewise.runtime.chained import ChainError
-from gatewise.runtime.narrow import NarrowChain, narrowed, recorded, shippable
-from gatewise.wording import counted
+from gatewise.runtime.narrow import recorded, shippable
 
 WEIGHTS = ("float32", "int8")
 KERNELS = (
@@ -53,7 +44,7 @@ KERNELS = (
     "pool.h",
     "norm.h",
 )
-TEMPLATES = ("Makefile", "check.c", "main.c")
+TEMPLATES = ("Makefile",)
 MARKER, BUILD = "gatewise.json", "build"
 FILE_ABOVE = 8 << 20  # bytes of constants
 WAY_OUT = "Name another folder, or empty this one; in Python, to_c(overwrite=True) replaces it."
@@ -61,7 +52,10 @@ TAKEN = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
     "math stddef stdint stdio string immintrin emmintrin".split()  # headers that the files include
-) | {Path(file).stem.lower() for file in (*KERNELS, *TEMPLATES, "golden.h", "read_weights.h", "README.md")}
+) | {
+    Path(file).stem.lower()
+    for file in (*KERNELS, *TEMPLATES, "check.c", "main.c", "golden.h", "read_weights.h", "README.md")
+}
 
 
 @dataclass(frozen=True)
@@ -109,22 +103,22 @@ def to_c(
 ) -> CSource:
     """Write a compact model, or any model after compress(), as C source; whole or not at all.
 
-    A chain of layers is a function of x and y. Any other forward() is one with an argument for every input and
-    output; where its maths allows it can be fed in pieces, else it takes whole sequences.
+    forward() is one function with an argument for every input and output; where its maths allows it can be fed in
+    pieces, else it takes whole sequences.
 
     Args:
         name: of the files, and the beginning of every function: NAME_reset, NAME_step, NAME_run.
         weights: "float32", or "int8": one byte for a weight and one scale for a row; sums stay float32.
-        block: steps that one pass computes, in RAM that grows with it. None: 1, or, for whole sequences and with two
-            directions, 128; then no sequence may be longer.
-        fold_embedding: True folds the embedding into the first layer as a table word -> input projection, False never
-            does; None where that takes fewer bytes.
+        block: steps that one pass computes, in RAM that grows with it. None: 1, or, for whole sequences, 128 or as
+            many as the example has; then no sequence may be longer.
+        fold_embedding: True folds embeddings into the layers that read them as tables word -> input projection, False
+            never does; None where that takes fewer bytes.
         file_above: bytes of constants above which they become a weight file with a checked loader.
         specialise: compile the kernels inside the model's file, for its sizes: a step of 16 neurons takes 0.6 of the
-            time, in a quarter of the code. None: where a chain gains from it, up to 128 kB and two calls of kernels.
+            time, in a quarter of the code. None: where that pays, up to 128 kB and two calls of kernels.
         overwrite: replace a folder whatever it holds. Without it only an earlier export is replaced.
         example: a batch as forward() takes it, or a tuple of its arguments, on which the error is measured: real
-            sequences, in full length. None: one random sequence.
+            sequences, in full length. Golden vectors have its sizes. None: one random sequence.
 
     Raises:
         ChainError: forward() does something that there is no C for; with its line.
@@ -138,16 +132,9 @@ def to_c(
     int8 = weights == "int8"
     title = f"{name}: weights {weights}. Generated by gatewise {__version__}."
     ways = recorded(model, example)
-    if (narrow := chain_in(model, ways, int8)) is not None:
-        written, errors, measured_on = chain_model(
-            model, ways, narrow, name, title, int8, block, fold_embedding, file_above, example, specialise
-        )
-    else:
-        check_unfolded(fold_embedding)
-        check_unspecialised(specialise)
-        written, errors, measured_on = program_model(
-            model, ways, name, title, int8, block, file_above, example
-        )
+    written, errors, measured_on = program_model(
+        model, ways, name, title, int8, block, file_above, fold_embedding, specialise, example
+    )
     report = CSource(
         target,
         weights,
@@ -160,80 +147,6 @@ def to_c(
     )
     write_folder(target, files(name, written, report))
     return report
-
-
-def chain_in(model: nn.Module, ways: list[Program], int8: bool) -> NarrowChain | None:
-    """The chain that a model's programs are, if they are one."""
-    try:
-        return narrowed(model, ways, norms_apart=int8)
-    except ChainError:
-        return None
-
-
-def chain_model(
-    model: nn.Module,
-    ways: list[Program],
-    narrow: NarrowChain,
-    name: str,
-    title: str,
-    int8: bool,
-    block: int | None,
-    fold_embedding: bool | None,
-    file_above: int,
-    example: Any,
-    specialise: bool | None,
-) -> tuple[CModel, tuple[float, float], str]:
-    """The C of a chain of compact layers, how far it is from the model, and on what that was measured."""
-    check_finite(narrow)
-    fold = should_fold(narrow, fold_embedding)
-    writer = Writer(narrow, name, int8, block or (LONGEST if narrow.both_ways else 1), fold)
-    written = writer.write(file_above, title, specialise)
-    golden = golden_chain(
-        model, ways, narrow, writer.block, rounded_model(model, fold) if int8 else None, example
-    )
-    x = next(iter(golden.inputs.values())).squeeze(narrow.chain.batch_axis)
-    texts = {"golden.h": golden_text(x, golden.expected[0].reshape(-1, narrow.width))}
-    measured_on = f"one random sequence of {counted(len(x), 'step')}" if example is None else said(example)
-    return replace(written, texts=texts), golden.errors(example), measured_on
-
-
-def golden_chain(
-    model: nn.Module,
-    ways: list[Program],
-    narrow: NarrowChain,
-    block: int,
-    rounded: nn.Module | None,
-    example: Any,
-) -> GoldenProgram:
-    """The answers to a sequence that begins anew, as the C does."""
-    begin = [way for way in ways if not states_taken(way)]
-    if not begin:
-        raise ValueError(
-            "C begins with states of zeros, and forward() needs others as an argument. "
-            "Give it a default, such as None."
-        )
-    program = chosen(begin, model, example)
-    program = replace(program, outputs=program.results[0])
-    steps = block if narrow.both_ways else GOLDEN_STEPS
-
-    def sequence(steps: int) -> Tensor:
-        return torch.from_numpy(golden_input(narrow, steps)).unsqueeze(narrow.chain.batch_axis)
-
-    return GoldenProgram(program, model, steps, rounded, example, sequence)
-
-
-def check_unfolded(fold_embedding: bool | None) -> None:
-    if fold_embedding:
-        raise ValueError(
-            "fold_embedding=True: the model is no chain of layers, so its embedding is not folded; leave it out."
-        )
-
-
-def check_unspecialised(specialise: bool | None) -> None:
-    if specialise:
-        raise ValueError(
-            "specialise=True: the model is no chain of layers, whose kernels alone are compiled inside; leave it out."
-        )
 
 
 def check_arguments(name: str, weights: str, block: int | None) -> None:
@@ -292,7 +205,7 @@ A compact recurrent network in C99: no allocation, no globals that change, libm 
     {begin}{written.call}
 
 `{name}.h` is the contract. `make check` compiles and compares with golden vectors, `make` builds an example,
-`build/model`, that {written.example}, `make size` measures a Cortex-M4. Your own build needs
+`build/model`, that answers the golden sequence, `make size` measures a Cortex-M4. Your own build needs
 {name}.c{", which includes the kernels" if written.specialised else ", gw.c and words.c"}.
 
 | | |

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import answer
+from reference import answer, rounded_chain, should_fold
 from tiny_corpora import tiny
 
 import gatewise as gw
-from gatewise.export.c.chain import should_fold
-from gatewise.export.c.rounded import rounded_chain
 from gatewise.lab.finished import saved
 from gatewise.lab.training.trainer import Options, train
 from gatewise.runtime.narrow import narrow_chain
