@@ -487,3 +487,19 @@ def test_a_chain_with_an_argument_that_nobody_reads(tmp_path: Path) -> None:
     x = torch.randn(2, 5, 3)
     gw.export.to_c(Unread(), tmp_path / "m", example=(x, x))
     assert "passed" in run("make", "OPTIMIZE=-O0", "check", cwd=tmp_path / "m")
+
+
+def test_a_step_that_is_picked_beside_others_is_no_end(tmp_path: Path) -> None:
+    """forward() may count steps from one; where all of them are answered, too, C needs to be told which."""
+
+    class Days(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x: Any, day: Any) -> Any:
+            y, _ = self.rnn(x)
+            return y, y[torch.arange(x.shape[0]), day - 1]
+
+    gw.export.to_c(Days(), tmp_path / "m", example=(torch.randn(2, 5, 3), torch.tensor([2, 5])))
+    assert "const int32_t *day" in (tmp_path / "m" / "model.h").read_text()

@@ -186,7 +186,8 @@ def unpadded(program: Program) -> Program:
     """The program of one sequence that ends with its last step, without an argument that says how long it is."""
     for length in program.inputs:
         uses = [node for node in program.nodes if length in node.inputs[1:2] and is_packed(node)]
-        uses += [node for node in program.nodes if takes_end(node, length)]
+        if not uses and only_ends(program, length):
+            uses = [node for node in program.nodes if takes_end(node, length)]
         others = {name: value for name, value in program.arguments.items() if value is not length}
         if uses and len(others) < len(program.arguments):
             found = rewritten(program, lambda node, inputs: of_whole(node, inputs, length))  # noqa: B023
@@ -198,6 +199,16 @@ def unpadded(program: Program) -> Program:
 
 def is_packed(node: Node) -> bool:
     return (isinstance(node.op, ops.Recurrent) and node.op.lengths) or isinstance(node.op, ops.Unpack)
+
+
+def only_ends(program: Program, length: Node) -> bool:
+    """Whether all answers are about last steps; else what looks like a length may be any number of a step."""
+    leaving = [node for node in program.nodes if not timed(node) and any(map(timed, node.inputs))]
+    return not any(map(timed, program.results)) and all(takes_end(node, length) for node in leaving)
+
+
+def timed(node: Node) -> bool:
+    return any("T" in getattr(size, "letters", ()) for size in node.shape)
 
 
 def takes_end(node: Node, length: Node) -> bool:
