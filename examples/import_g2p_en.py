@@ -48,7 +48,7 @@ from gatewise.lab.data.pronunciation import (
     spelled,
 )
 from gatewise.lab.finished.opened import open_run
-from gatewise.lab.models import Pronouncer
+from gatewise.lab.models import NextPhoneme, Pronouncer, WordReader
 from gatewise.lab.training.evaluation import Evaluator
 from gatewise.lab.training.feeds import WordFeed
 from gatewise.lab.training.pronouncing import Pronouncing
@@ -202,40 +202,116 @@ def onnx_form(model: nn.Module, folder: Path) -> Callable[[str], Any] | None:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    gw.export.to_onnx(model, folder / "dense.onnx")
-    session = onnxruntime.InferenceSession(folder / "dense.onnx", options, providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
-    return lambda word: session.run(None, {given.name: row(word)})
-
-
-def row(word: str) -> np.ndarray:
-    return np.array([spelled(word, MAX_LETTERS)], np.int64)
+    sessions = []
+    for part, example in halves(model):
+        gw.export.to_onnx(part, folder / "part.onnx", example=example)
+        sessions.append(
+            onnxruntime.InferenceSession(folder / "part.onnx", options, providers=["CPUExecutionProvider"])
+        )
+    reader, step = sessions
+    (letters,), names = reader.get_inputs(), [given.name for given in step.get_inputs()]
+    return looped(
+        lambda ids: reader.run(None, {letters.name: ids}),
+        lambda *given: step.run(None, dict(zip(names, given))),
+    )
 
 
 def engine_form(model: nn.Module, **options: Any) -> Callable[[str], Any]:
-    engine = gw.Engine(model, threads=1, **options)
-    return lambda word: engine(row(word))
+    reader, one = (gw.Engine(part, threads=1, **options) for part, _ in halves(model))
+
+    def step(*given: Any) -> tuple[Any, Any]:
+        phoneme, after = one(*given)
+        return phoneme, after.returned[0]
+
+    return looped(lambda ids: reader(ids)[0], step)
 
 
-def c_form(made: gw.export.CSource) -> Callable[[str], Any] | None:
+@torch.no_grad()
+def halves(model: Any) -> list[tuple[nn.Module, Any]]:
+    """Encoder and one step of the decoder, each with an example of its arguments."""
+    reader, letters = WordReader(model).eval(), torch.tensor([spelled("gatewise", MAX_LETTERS)])
+    return [(reader, (letters,)), (NextPhoneme(model).eval(), (torch.tensor([START]), *reader(letters)))]
+
+
+def looped(read: Callable[[Any], Any], step: Callable[..., Any]) -> Callable[[str], Any]:
+    """What greedy_decode does, around what stands for encoder and step."""
+
+    def said(word: str) -> list[list[int]]:
+        state, *seen = read(np.array([spelled(word, MAX_LETTERS)], np.int64))
+        phoneme, answer = np.array([START]), list[int]()
+        while len(answer) < MAX_PHONEMES and END not in answer:
+            phoneme, state = step(phoneme, state, *seen)
+            answer.append(int(phoneme[0]))
+        return [answer]
+
+    return said
+
+
+LOOP = """
+#include "decoder.h"
+#include "encoder.h"
+static encoder_state reader;
+static decoder_state step;
+static float {arrays};
+int said(int32_t n, const int32_t *letters, int32_t *phonemes) {{
+    int32_t before = {start};
+    encoder_reset(&reader);
+    if (encoder_run(&reader, n, letters, {left})) return 1;
+    for (int32_t k = 0; k < {longest}; k++) {{
+        if (decoder_run(&step, {sizes}&before, {left}, phonemes + k, state)) return 1;
+        before = phonemes[k];
+        if (before == {end}) break;
+    }}
+    return 0;
+}}
+"""
+
+
+def exported(model: nn.Module, folder: Path, weights: str) -> list[gw.export.CSource]:
+    """C of encoder and step, and said.c, the loop over the step."""
+    parts, most = halves(model), MAX_LETTERS + 1
+    made = [
+        gw.export.to_c(part, folder / name, name=name, weights=weights, block=most, example=example)
+        for name, (part, example) in zip(("encoder", "decoder"), parts)
+    ]
+    _, state, *seen = parts[1][1]
+    sizes = [
+        f"state[{state.numel()}]",
+        *(f"{name}[{most * x.shape[-1]}]" for name, x in zip(("keys", "votes"), seen)),
+    ]
+    left = ", ".join(name.partition("[")[0] for name in sizes)
+    (folder / "said.c").write_text(
+        LOOP.format(
+            arrays=", ".join(sizes),
+            left=left,
+            sizes="n, " if seen else "",
+            start=START,
+            end=END,
+            longest=MAX_PHONEMES,
+        )
+    )
+    return made
+
+
+def c_form(folder: Path) -> Callable[[str], Any] | None:
     """The exported C, compiled for this machine and called through ctypes; where there is a compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
-    sources = [str(made.path / name) for name in ("model.c", "gw.c", "words.c")]
+    names = "said.c", "encoder/encoder.c", "decoder/decoder.c", "encoder/gw.c", "encoder/words.c"
     flags = ["-O3", "-march=native", "-std=c99", "-ffp-contract=fast", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, *sources, "-o", made.path / "model.so", "-lm"], check=True)
-    library = ctypes.CDLL(str(made.path / "model.so"))
-    state = (ctypes.c_int32 * -(-made.ram_bytes // 4))()
+    flags += [f"-I{folder / name}" for name in ("encoder", "decoder")]
+    sources = [str(folder / name) for name in names]
+    subprocess.run([compiler, *flags, *sources, "-o", folder / "said.so", "-lm"], check=True)
+    library = ctypes.CDLL(str(folder / "said.so"))
     # Made once: an array of a new length is a new type to ctypes, which takes a fifth of the time of a word.
     letters, phonemes = (ctypes.c_int32 * (MAX_LETTERS + 1))(), (ctypes.c_int32 * MAX_PHONEMES)()
 
     def said(word: str) -> list[int]:
         ids = spelled(word, MAX_LETTERS)
         letters[: len(ids)] = ids
-        library.model_reset(state)
-        if code := library.model_run(state, len(ids), letters, phonemes):
-            raise ValueError(f"{word!r}: model_run() returned {code}")
+        if library.said(len(ids), letters, phonemes):
+            raise ValueError(f"{word!r}: encoder_run() or decoder_run() returned an error")
         return phonemes[:]
 
     return said
@@ -246,11 +322,8 @@ def compare(network: Any, dense: Pronouncer, small: nn.Module, data: WordData, w
     published, narrow = imported(network), rounded_model(small).eval()
     with tempfile.TemporaryDirectory() as folder:
         run = onnx_form(dense, Path(folder))
-        made = {
-            kind: gw.export.to_c(small, Path(folder) / kind, weights=kind, block=MAX_LETTERS + 1)
-            for kind in ("float32", "int8")
-        }
-        compiled = {kind: c_form(source) for kind, source in made.items()}
+        made = {kind: exported(small, Path(folder) / kind, weights=kind) for kind in ("float32", "int8")}
+        compiled = {kind: c_form(Path(folder) / kind) for kind in made}
         check_compiled(compiled, small, narrow, words)
         forms = {
             "g2p_en, NumPy": network.predict,
@@ -263,7 +336,7 @@ def compare(network: Any, dense: Pronouncer, small: nn.Module, data: WordData, w
         }
         microseconds(forms, words[:20])  # warm-up, thrown away
         times = microseconds(forms, words)
-        sizes = {kind: source.flash_bytes for kind, source in made.items()}
+        sizes = {kind: sum(part.flash_bytes for part in parts) for kind, parts in made.items()}
     print(f"{'':22}{'word error':>12}{'phoneme error':>15}{'weights':>11}{'bytes':>12}{'us a word':>11}")
     for name, spent in times.items():
         model = (

@@ -77,6 +77,39 @@ class Speller(nn.Module):
         )  # fmt: skip
 
 
+class Reader(nn.Module):
+    """What a Speller has read: the first state of its decoder, and with attention keys and votes."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, words: Tensor) -> tuple[Any, ...]:
+        seen, state = self.whole.read(words)
+        looks = self.whole.way == "attention"
+        return (state, self.whole.key(seen), self.whole.vote(seen)) if looks else (state,)
+
+
+class Step(nn.Module):
+    """One step of its decoder, as one writes it: the symbols behind these, and the next state."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(
+        self, symbols: Tensor, state: Any, keys: Tensor | None = None, votes: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        whole = self.whole
+        x = whole.phones(symbols)
+        y, state = whole.decoder(x[:, None] if whole.batch_first else x[None], state)
+        y = y if whole.batch_first else y.transpose(0, 1)
+        scores = whole.fc(y)
+        if keys is not None:
+            scores = scores + (whole.query(y) @ keys.mT).softmax(-1) @ votes
+        return scores[:, 0].argmax(-1), state
+
+
 def speller(**changed: Any) -> Speller:
     torch.manual_seed(0)
     usual = {"way": "plain", "cell": "GRU", "hidden": 6, "layers": 1, "own": False, "batch_first": True}

@@ -4,7 +4,8 @@
     make -C g2p check && g2p/build/g2p gatewise sparse
     make -C g2p size                                          # on a Cortex-M4, with gcc-arm-none-eabi
 
-The run is one of the task g2p, or a folder that such a model was saved in.
+Two networks are exported, the encoder and one step of the decoder; g2p.c loops over the step. The run is of the
+task g2p, with GRUs and attention, or a folder that such a model was saved in.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 import gatewise as gw
 from gatewise.export.c.rounded import rounded_layers
 from gatewise.lab.data.encoding import Encoding
-from gatewise.lab.data.pronunciation import END, LETTER_END
+from gatewise.lab.data.pronunciation import END, LETTER_END, START
 from gatewise.lab.finished.opened import open_run
-from gatewise.lab.models import Pronouncer
+from gatewise.lab.models import NextPhoneme, Pronouncer, WordReader
 
 HERE = Path(__file__).parent
 PROGRAM = ("g2p.h", "g2p.c", "main.c", "Makefile")
@@ -30,34 +31,48 @@ WORDS = "gatewise sparse neuron gate phoneme through though knight a strengths q
 
 def export(
     model: Pronouncer, encoding: Encoding, folder: Path, weights: str = "int8", words: Sequence[str] = WORDS
-) -> gw.export.CSource:
-    """Write the folder: the network in model/, letters and phonemes, golden words, and the program around them."""
+) -> list[gw.export.CSource]:
+    """Write the folder: encoder and decoder, letters and phonemes, golden words, and the program around them."""
     small = gw.compress(model.eval())
-    # A word that is read both ways, or looked at again, is held whole: all its letters and the end.
-    whole = model.encoder.bidirectional or model.config()["attention"]
-    block = encoding.max_len + 1 if whole and encoding.max_len else None
-    made = gw.export.to_c(small, folder / "model", name="network", weights=weights, block=block)
+    encoder, decoder = WordReader(small).eval(), NextPhoneme(small).eval()
+    spelled = {word: torch.from_numpy(encoding.encode(word))[None] for word in words}
     answering = rounded_layers(small) if weights == "int8" else small
     with torch.no_grad():
-        ids = {word: answering(torch.from_numpy(encoding.encode(word))[None])[0].numpy() for word in words}
+        ids = {word: answering(letters)[0].numpy() for word, letters in spelled.items()}
+        state, keys, votes = encoder(spelled[words[0]])
+    made = [
+        gw.export.to_c(
+            part, folder / name, name=name, weights=weights, block=encoding.max_len + 1, example=example
+        )
+        for name, part, example in (
+            ("encoder", encoder, (spelled[words[0]],)),
+            ("decoder", decoder, (torch.tensor([START]), state, keys, votes)),
+        )
+    ]
     said = {word: str(encoding.decode(answer)) for word, answer in ids.items()}
-    (folder / "phonemes.h").write_text(tables(encoding, len(ids[words[0]])))
+    sizes = {
+        "PHONEMES": len(ids[words[0]]),
+        "STATE": state.numel(),
+        "KEY": keys.shape[-1],
+        "SOUNDS": votes.shape[-1],
+    }
+    (folder / "phonemes.h").write_text(tables(encoding, sizes))
     (folder / "golden_words.h").write_text(golden(said))
     for file in PROGRAM:
         shutil.copy(HERE / file, folder / file)
     return made
 
 
-def tables(encoding: Encoding, longest: int) -> str:
-    """phonemes.h: what ids of letters and phonemes mean."""
+def tables(encoding: Encoding, sizes: dict[str, int]) -> str:
+    """phonemes.h: what ids of letters and phonemes mean, and how large the arrays between the networks are."""
     names = encoding.classes
     letters = "".join(encoding.symbols[LETTER_END + 1 :])
-    room = longest * (max(map(len, names)) + 1)
+    sizes |= {"LETTERS": encoding.max_len, "ROOM": sizes["PHONEMES"] * (max(map(len, names)) + 1)}
     return f"""\
 /* Letters in, phonemes out. */
 
-enum {{ G2P_LETTERS = {encoding.max_len}, G2P_PHONEMES = {longest}, G2P_ROOM = {room} }};
-enum {{ FIRST_LETTER = {LETTER_END + 1}, LETTER_END = {LETTER_END}, PHONEME_END = {END} }};
+enum {{ {", ".join(f"G2P_{name} = {size}" for name, size in sizes.items())} }};
+enum {{ FIRST_LETTER = {LETTER_END + 1}, LETTER_END = {LETTER_END}, PHONEME_START = {START}, PHONEME_END = {END} }};
 
 static const char letters[] = "{letters}";
 static const char phonemes[][{max(map(len, names)) + 1}] = {{
@@ -80,9 +95,12 @@ def main() -> None:
     run = open_run(given.run)
     if run.encoding is None or run.encoding.kind != "spellings" or not isinstance(run.model, Pronouncer):
         parser.error(f"{given.run}: is no run of the task g2p.")
+    if run.model.config()["cell"] != "GRU" or not run.model.config()["attention"]:
+        parser.error(f"{given.run}: g2p.c is written for GRUs with attention (model.attention, model.cell).")
     given.folder.mkdir(parents=True, exist_ok=True)
     made = export(run.model, run.encoding, given.folder, "float32" if given.float32 else "int8")
-    print(f"{given.folder}: constants {made.flash_bytes:,} bytes, RAM {made.ram_bytes:,} bytes")
+    constants, ram = sum(part.flash_bytes for part in made), max(part.ram_bytes for part in made)
+    print(f"{given.folder}: constants {constants:,} bytes, RAM of the networks {ram:,} bytes")
 
 
 if __name__ == "__main__":

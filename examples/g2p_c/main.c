@@ -7,7 +7,8 @@
 #include "golden_words.h"
 #include "phonemes.h"
 
-static const char *const reasons[] = {"", "is empty", "has something else than letters a-z", "is too long", "has too much to say"};
+static const char *const reasons[] = {"", "is empty", "has something else than letters a-z", "is too long", "has too much to say",
+                                      "does not fit the networks"};
 
 static int check(void) {
     char out[G2P_ROOM];

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gatewise.nn import GRU, LSTM, Attention, Recurrent, greedy_decode
+from gatewise.nn.decoding import decoded
 
 CELLS: dict[str, type[Recurrent]] = {"LSTM": LSTM, "GRU": GRU}
 State = Tensor | tuple[Tensor, ...]
@@ -267,3 +268,30 @@ class Pronouncer(TaskModel):
             for bridge, part in zip(self.bridge, parts)
         )
         return mixed if len(mixed) > 1 else mixed[0], attention
+
+
+class WordReader(nn.Module):
+    """What a Pronouncer reads before it speaks: the decoder's first state, and with attention keys and votes."""
+
+    def __init__(self, whole: Pronouncer) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, letters: Tensor) -> tuple[Any, ...]:  # (B, T)
+        state, attention = self.whole.read_word(self.whole.emb(letters), None)
+        return (state,) if attention is None else (state, attention.keys, attention.votes)
+
+
+class NextPhoneme(nn.Module):
+    """One step of a Pronouncer's decoder: the likeliest phonemes behind these, and the next state."""
+
+    def __init__(self, whole: Pronouncer) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(
+        self, phonemes: Tensor, state: Any, keys: Tensor | None = None, votes: Tensor | None = None
+    ) -> tuple[Tensor, Any]:  # (B)
+        whole = self.whole
+        attention = None if keys is None or votes is None else Attention(whole.query, keys, votes)
+        return decoded(whole.phoneme_emb, whole.decoder, whole.fc, phonemes, state, attention)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,6 @@ class Attention(NamedTuple):
         votes: Tensor = scores.softmax(-1) @ self.votes
         return votes
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.keys, self.votes) if self.mask is None else (self.keys, self.votes, self.mask)
-
 
 def greedy_decode(
     embedding: nn.Embedding,
@@ -54,62 +51,53 @@ def greedy_decode(
         y_k = argmax head(o_k) [+ attention(o_k)]        the first one, if several are largest
 
     The answer is y_1, y_2, ... From the first `end` on, which is part of it, everything is `end`. Decoding stops when
-    all sequences have ended, or after `longest` steps.
+    all sequences have ended, or after `longest` steps. This is torch alone: `compress` follows it; engine, ONNX and C
+    run the encoder and one step, around which a program loops.
     """
     parts = (state,) if isinstance(state, Tensor) else tuple(state)
-    seen = () if attention is None else attention.tensors()
+    seen = () if attention is None else (attention.keys, attention.votes)
     if has_torch_function((*parts, *seen)):
-        limits = {"start": start, "end": end, "longest": longest}
-        return handle_torch_function(
-            greedy_decode, (*parts, *seen), embedding, rnn, head, state, **limits, attention=attention
-        )
-    check_decoder(embedding, rnn, head, start, end, longest, attention)
-    check_states(rnn, parts)
-    check_seen(parts[0].shape[1], head, attention)
-    time = 1 if rnn.batch_first else 0
+        limits: dict[str, Any] = {"start": start, "end": end, "longest": longest, "attention": attention}
+        return handle_torch_function(greedy_decode, (*parts, *seen), embedding, rnn, head, state, **limits)
+    check_decoder(embedding, rnn, start, end, longest)
     with torch.no_grad():
-        symbols = torch.full((parts[0].shape[1],), start, dtype=torch.int64, device=parts[0].device)
+        symbols = torch.full((parts[0].shape[-2],), start, dtype=torch.int64, device=parts[0].device)
         answer = symbols.new_full((len(symbols), longest), end)
         ended = torch.zeros_like(symbols, dtype=torch.bool)
         for k in range(longest):
             if ended.all():
                 break
-            output, state = rnn(embedding(symbols).unsqueeze(time), state)
-            output = output.squeeze(time)
-            scores = head(output)
-            if attention is not None:
-                scores = scores + attention(output[:, None])[:, 0]
-            symbols = scores.argmax(-1).masked_fill(ended, end)
-            answer[:, k] = symbols
+            symbols, state = decoded(embedding, rnn, head, symbols, state, attention)
+            answer[:, k] = symbols = symbols.masked_fill(ended, end)
             ended |= symbols == end
     return answer
 
 
-def check_decoder(
-    embedding: nn.Module,
-    rnn: nn.Module,
-    head: nn.Module,
-    start: int,
-    end: int,
-    longest: int,
-    attention: Attention | None,
-) -> None:
-    """Refuse parts that do not fit together, and symbols that there are not."""
-    query = head if attention is None else attention.query
-    check_kinds(embedding, rnn, head, query)
-    assert isinstance(embedding, nn.Embedding)
-    assert isinstance(head, nn.Linear)
-    assert isinstance(query, nn.Linear)
-    assert isinstance(rnn, nn.RNNBase | Recurrent)
+def decoded(
+    embedding: nn.Module, rnn: Any, head: nn.Module, symbols: Tensor, state: Any, attention: Attention | None
+) -> tuple[Tensor, Any]:
+    """One step: the likeliest symbols (B) behind these, and the next state."""
+    time = 1 if rnn.batch_first else 0
+    output, state = rnn(embedding(symbols).unsqueeze(time), state)
+    output = output.squeeze(time)
+    scores = head(output)
+    if attention is not None:
+        scores = scores + attention(output.unsqueeze(1)).squeeze(1)
+    return scores.argmax(-1), state
+
+
+def check_decoder(embedding: nn.Embedding, rnn: Any, start: int, end: int, longest: int) -> None:
+    """Refuse layers that no decoder can run, and symbols that there are not; other sizes torch compares."""
+    if not isinstance(rnn, nn.GRU | nn.LSTM | Recurrent):
+        raise TypeError(
+            f"greedy_decode: rnn must be an LSTM or GRU, of torch.nn or gatewise.nn, got {type(rnn).__name__}."
+        )
+    if rnn.bidirectional:
+        raise ValueError(
+            "greedy_decode: rnn is bidirectional, but a decoder cannot read answers that it has yet to give. "
+            "Use bidirectional=False."
+        )
     words = embedding.num_embeddings
-    for one, other, said in (
-        (embedding.embedding_dim, rnn.input_size, "embedding has {} components, but rnn reads {}"),
-        (rnn.hidden_size, head.in_features, "rnn has {} neurons, but head reads {}"),
-        (rnn.hidden_size, query.in_features, "rnn has {} neurons, but attention.query reads {}"),
-        (head.out_features, words, "head answers with one of {} symbols, but embedding has {}"),
-    ):
-        if one != other:
-            raise ValueError(f"greedy_decode: {said.format(one, other)}; the two must be equal.")
     for name, number, low, high in (
         ("start", start, 0, words),
         ("end", end, 0, words),
@@ -120,57 +108,3 @@ def check_decoder(
         if number < low or (high is not None and number >= high):
             wanted = f"at least {low}" if high is None else f"one of the {high} symbols, 0 to {high - 1}"
             raise ValueError(f"greedy_decode: {name}={number} must be {wanted}.")
-
-
-def check_kinds(embedding: nn.Module, rnn: nn.Module, head: nn.Module, query: nn.Module) -> None:
-    """Refuse layers of other classes, and recurrent ones that no decoder can run."""
-    for name, module, kinds, wanted in (
-        ("embedding", embedding, nn.Embedding, "an nn.Embedding"),
-        ("rnn", rnn, (nn.GRU, nn.LSTM, Recurrent), "an LSTM or GRU, of torch.nn or gatewise.nn"),
-        ("head", head, nn.Linear, "an nn.Linear"),
-        ("attention.query", query, nn.Linear, "an nn.Linear"),
-    ):
-        if not isinstance(module, kinds):
-            raise TypeError(f"greedy_decode: {name} must be {wanted}, got {type(module).__name__}.")
-    if rnn.bidirectional:
-        raise ValueError(
-            "greedy_decode: rnn is bidirectional, but a decoder cannot read answers that it has yet to give. "
-            "Use bidirectional=False."
-        )
-    if rnn.proj_size:
-        raise ValueError(f"greedy_decode: rnn has proj_size={rnn.proj_size}; use 0 and a wider head.")
-
-
-def check_states(rnn: nn.RNNBase | Recurrent, parts: tuple[Tensor, ...]) -> None:
-    """h, or h and c, of the same batch."""
-    wanted = rnn.cell.n_states if isinstance(rnn, Recurrent) else 2 if isinstance(rnn, nn.LSTM) else 1
-    if len(parts) != wanted:
-        said = "one tensor h" if wanted == 1 else "a pair (h, c)"
-        raise ValueError(f"greedy_decode: state must be {said}, as rnn takes it; got {len(parts)} tensors.")
-    for part in parts:
-        batch = part.shape[1] if part.dim() == 3 else "B"
-        form = (rnn.num_layers, batch, rnn.hidden_size)
-        if tuple(part.shape) != form or part.shape != parts[0].shape:
-            raise ValueError(
-                f"greedy_decode: every part of state must be (layers, B, neurons), here {form}, "
-                f"got {tuple(part.shape)}."
-            )
-
-
-def check_seen(batch: int, head: nn.Linear, attention: Attention | None) -> None:
-    """Keys, votes and mask of as many sequences, and of as many things."""
-    if attention is None:
-        return
-    things = attention.keys.shape[1] if attention.keys.dim() == 3 else "T"
-    for name, tensor, form in (
-        ("keys", attention.keys, (batch, things, attention.query.out_features)),
-        ("votes", attention.votes, (batch, things, head.out_features)),
-        ("mask", attention.mask, (batch, things)),
-    ):
-        if tensor is not None and (tuple(tensor.shape) != form or things == 0):
-            raise ValueError(
-                f"greedy_decode: attention.{name} must be of at least one thing, here {form}, "
-                f"got {tuple(tensor.shape)}."
-            )
-    if attention.mask is not None and attention.mask.dtype != torch.bool:
-        raise TypeError(f"greedy_decode: attention.mask must be bool, got {attention.mask.dtype}.")

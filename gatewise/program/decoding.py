@@ -1,21 +1,23 @@
-"""gw.nn.greedy_decode as one operation of a program."""
+"""gw.nn.greedy_decode: an analysis follows two of its steps, and a program says how to go without it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
 
-from gatewise.nn.decoding import Attention, check_decoder
-from gatewise.nn.lookup import cell_of, is_embedding, is_linear
+from gatewise.nn.decoding import decoded
 from gatewise.program.arithmetic import rule
-from gatewise.program.fits import matched, unified
-from gatewise.program.graph import INT, Node
-from gatewise.program.layers import BATCH, TIME, first_states, is_hooked, n_states, needs, state_shapes
-from gatewise.program.operations import Decode
-from gatewise.program.recorder import Recorder
-from gatewise.program.sizes import Size
-from gatewise.program.stand_ins import Impossible, Recorded, Refused, current
+from gatewise.program.creation import full
+from gatewise.program.fits import require
+from gatewise.program.layers import BATCH, n_states, needs, state_shapes
+from gatewise.program.recorder import node_of
+from gatewise.program.shapes import unsqueeze
+from gatewise.program.stand_ins import Refused, current
+
+
+class ReadsItself(Refused):
+    """forward() loops for as long as its own answers say."""
 
 
 @rule("greedy_decode")
@@ -29,57 +31,17 @@ def greedy_decode(
     end: Any,
     longest: Any,
     attention: Any = None,
-) -> Recorded:
-    recorder: Recorder = current()
-    if any(isinstance(n, Size) for n in (start, end, longest)):
-        raise Refused("greedy_decode() goes by a size that only a call knows; write a number")
-    check_decoder(embedding, rnn, head, start, end, longest, attention)
-    names = known(recorder, embedding), known(recorder, rnn), known(recorder, head)
-    query, seen = looked_at(recorder, attention, head)
+) -> Any:
+    if not current().lenient:
+        raise ReadsItself(
+            "greedy_decode() runs in torch alone; export the encoder and one step of the decoder as two models, and "
+            "loop over the step (docs/export.md, Decoders that read their own answers)"
+        )
     needs(state, state_shapes(rnn, (BATCH,)))
     part = state if n_states(rnn) == 1 else state[0]
     needs(part, (rnn.num_layers, BATCH, rnn.hidden_size))
-    node = recorder.node(part)
-    if node.rank != 3:
-        raise Impossible
-    for looked in seen:
-        unified(looked.shape[0], node.shape[1])
-    given = first_states(rnn, state, node.shape[1], alone=False)
-    recorder.called.update(names)
-    op = Decode(*names, start, end, longest, len(given), query)
-    return recorder.made(op, (*seen, *given), (node.shape[1], longest), INT)
-
-
-def looked_at(
-    recorder: Recorder, attention: Attention | None, head: nn.Linear
-) -> tuple[str, tuple[Node, ...]]:
-    """The layer that asks, keys (B, T, A) and votes (B, T, V)."""
-    if attention is None:
-        return "", ()
-    if attention.mask is not None:
-        if not recorder.lenient:
-            raise Refused("greedy_decode() looks only where the mask of its attention says")
-        recorder.unknown("it says which steps count", [attention.mask])
-    query, widths = known(recorder, attention.query), (attention.query.out_features, head.out_features)
-    recorder.called.add(query)
-    for value, width in zip((attention.keys, attention.votes), widths):
-        needs(value, (BATCH, TIME, width))
-    keys, votes = recorder.node(attention.keys), recorder.node(attention.votes)
-    for node, width in zip((keys, votes), widths):
-        if node.rank != 3:
-            raise Impossible
-        matched(node.shape[2], width)
-        unified(node.shape[1], keys.shape[1])
-    return query, (keys, votes)
-
-
-def known(recorder: Recorder, module: nn.Module) -> str:
-    """The name of a layer that computes what its class says, and nothing else sees."""
-    if id(module) not in recorder.modules:
-        raise Refused(f"greedy_decode() runs a {type(module).__name__} that is no part of the model")
-    name: str = recorder.modules[id(module)]
-    if cell_of(module) is None and not is_linear(module) and not is_embedding(module):
-        raise Refused(f"{name} has a forward() of its own")
-    if is_hooked(module):
-        raise Refused(f"a hook on {name} may see or change it")
-    return name
+    require(node_of(part).rank == 3)
+    symbols: Any = full((node_of(part).shape[1],), start, torch.int64)
+    for _ in range(2):  # the second reads what the first left, as all that follow do
+        symbols, state = decoded(embedding, rnn, head, symbols, state, attention)
+    return unsqueeze(symbols, 1).expand(-1, longest)

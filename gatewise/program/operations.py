@@ -125,26 +125,6 @@ class LastState(Operation, channels="moved", streams="yes"):
     place: int | None = None
 
 
-class Decode(Operation, streams="yes: it decodes what was read so far; not with keys and votes"):
-    """[keys (B, T, A), votes (B, T, V),] h (L, B, H) [, c] -> ids (B, longest): a layer reads its own answers.
-
-        o_k = layer(embedding(y_{k-1}))                   y_0 = start; one direction
-        y_k = argmax head(o_k) [+ sum_t a_kt votes_t]     the first one, if several are largest
-        a_k = softmax over t of query(o_k) . keys_t
-
-    From the first `end` on, which is part of the answer, everything is `end`; -1: no symbol ends it.
-    """
-
-    embedding: str
-    module: str
-    head: str
-    start: int
-    end: int
-    longest: int
-    states: int = 1  # how many of the inputs, the last ones, are first states: h, or h and c
-    query: str = ""  # the layer that looks for keys; without there are neither keys nor votes
-
-
 class LayerNorm(Operation, streams="yes"):
     """(x - mean) / sqrt(var + eps) [* inputs[1]] [+ the next], over the last `axes` axes."""
 

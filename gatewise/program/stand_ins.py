@@ -145,7 +145,7 @@ class Recorded(Tensor):
 
     def __bool__(self) -> bool:
         why = "an `if` or `while` asks for a value, which only a call knows"
-        end = "a decoder that stops at an end symbol is gatewise.nn.greedy_decode()"
+        end = "of a decoder that stops at an end symbol one step is exported, see gatewise.nn.greedy_decode()"
         raise current().refuse(Refused(f"{why}; {end}"))
 
     def __index__(self) -> int:

@@ -25,16 +25,16 @@ from torch import nn
 from gatewise.nn.lookup import evaluating
 from gatewise.program import sizes
 from gatewise.program.calling import GIVEN, bound_example, not_default, optional, required, ways
+from gatewise.program.decoding import ReadsItself
 from gatewise.program.fits import LOOSE
 from gatewise.program.graph import FLOAT, Node, Program, leaves, mapped
 from gatewise.program.layers import RecordedPack, is_hooked
 from gatewise.program.loops import LoopError
 from gatewise.program.made_up import Call, call_of
 from gatewise.program.opened import all_young, held, opened
-from gatewise.program.operations import Concat, Decode, Input
+from gatewise.program.operations import Concat, Input
 from gatewise.program.over_time import over_time
 from gatewise.program.recorder import Recorder, kind_of
-from gatewise.program.rolled import rolled
 from gatewise.program.session import recording, untouched
 from gatewise.program.sizes import Size, Undecided, letter
 from gatewise.program.source import PACKAGE, line_of_error
@@ -74,8 +74,6 @@ class Recording:
 def programs(model: nn.Module, example: Any = None) -> list[Program]:
     """One program for every way to call forward() in evaluation: optional arguments given first, then left out.
 
-    Ways in which a decoder reads its own answers come before those in which it is told: these are for training.
-
     `example`, the arguments of one call, says how many axes they have. What can be recorded in no way is refused,
     with the line of forward() and the reason.
     """
@@ -90,10 +88,12 @@ def programs(model: nn.Module, example: Any = None) -> list[Program]:
         for recorded, why in attempts(model, ways(model)[0], known):
             if recorded and why is not None:
                 raise why
+            if isinstance(why, ReadsItself):  # the other ways are how it is trained
+                raise Refused(why_not(why)) from why
             failure = failure or why
-            made += [rolled(recording.program, model) for recording in recorded[:1]]
+            made += [recording.program for recording in recorded[:1]]
     if made:
-        return sorted(made, key=lambda program: not any(isinstance(n.op, Decode) for n in program.nodes))
+        return made
     assert failure is not None
     raise Refused(why_not(failure)) from failure
 

@@ -137,9 +137,7 @@ class Follower:
         if isinstance(op, ops.Opaque):
             self.expose_all(node, op.what)
             return ()
-        if isinstance(op, ops.Embed | ops.Linear | ops.Recurrent | ops.Decode) and not self.has_units(
-            op.module
-        ):
+        if isinstance(op, ops.Embed | ops.Linear | ops.Recurrent) and not self.has_units(op.module):
             self.expose_all(node, f"{self.prefix + op.module} may mix its channels")
             return ()
         if isinstance(op, ops.Embed):
@@ -151,8 +149,6 @@ class Follower:
             return self.produced(name, node)
         if isinstance(op, ops.Recurrent):
             return self.recurrent(node, self.prefix + op.module)
-        if isinstance(op, ops.Decode):
-            return self.decode(node, op)
         if isinstance(op, ops.LastState) and self.has_units(module_of(node.inputs[0])):
             return self.states(self.prefix + module_of(node.inputs[0]), op.part == "c")
         return self.moved(node)
@@ -243,26 +239,6 @@ class Follower:
                 self.found.handed.extend(hands)
                 if not hands:
                     self.expose([trail], f"it starts the state of {name}", proven=True)
-
-    def decode(self, node: Node, op: ops.Decode) -> tuple[Trail, ...]:
-        """The layer reads the embedding, head and query read the layer, and all that they say is weighed."""
-        name = self.prefix + op.module
-        heads = [self.prefix + head for head in (op.head, op.query) if head]
-        columns = [
-            (m, self.prefix + op.embedding) for m in input_matrices(self.model.get_submodule(name), name)
-        ]
-        for matrix, read in (*columns, *((joined(head, "weight"), name) for head in heads)):
-            (block,) = output_blocks(self.by_name, read)
-            self.found.reads.append(Read(matrix, 0, block.name, 0, block.width, keeps_zero=True))
-        seen, states = node.inputs[: -op.states], node.inputs[-op.states :]
-        self.start(name, states)
-        why = f"greedy_decode() answers with the largest of it ({node.line})"
-        for source in seen:
-            self.expose(self.trails[source], why, proven=True)
-        for head in heads:
-            self.found.exposed.setdefault(head, why + self.condition)
-            self.found.proven.setdefault(head, why)
-        return ()
 
     def handed_over(self, trail: Trail, own: Trail) -> list[HandOver]:
         """Blocks whose neurons start those of this layer one by one; none if they come in another way."""

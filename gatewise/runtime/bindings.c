@@ -10,7 +10,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "kernels/decode.h"
 #include "kernels/network.h"
 
 enum { SMALL_WORK = 200000 }; /* multiplications under which giving the GIL away costs more than it helps */
@@ -221,76 +220,6 @@ done:
     return answer;
 }
 
-PyDoc_STRVAR(decode_doc,
-             "decode(state, ids, batch, start, end, longest, threads, keys, votes, things)\n\n"
-             "Runs a decoder that reads its own answers; see kernels/decode.h. state as in run(); ids: int64 (B, longest),\n"
-             "written; keys float32 (B, T, A), votes (B, T, words) of T things that it looks at, or None, None, 0. Arrays\n"
-             "are buffers or addresses; of the latter nothing is checked.");
-
-/* What a decoder looks at; 0 with an exception set where it does not fit the network. */
-static int things_take(const gw_network *net, gw_decoding *call, PyObject *const *args, Memory *keys, Memory *votes) {
-    call->keys = call->votes = NULL;
-    call->n_things = call->n_query = 0;
-    if (args[0] == Py_None) return 1;
-    if (!positive(args[2], "things", &call->n_things)) return 0;
-    call->n_query = net->head.rows - net->n_words;
-    if (call->n_query < 1) {
-        PyErr_Format(PyExc_TypeError, "decode() with keys needs a network from words to scores of words and a query");
-        return 0;
-    }
-    const size_t rows = (size_t)call->size * (size_t)call->n_things;
-    call->keys = memory_take(keys, args[0], "keys", 'f', rows * (size_t)call->n_query, 0);
-    if (!call->keys) return 0;
-    call->votes = memory_take(votes, args[1], "votes", 'f', rows * (size_t)net->n_words, 0);
-    return call->votes != NULL;
-}
-
-static PyObject *network_decode(Network *self, PyObject *const *args, Py_ssize_t n_args) {
-    const gw_network *net = self->net;
-    gw_decoding call;
-    Memory state = {.held = 0}, ids = {.held = 0}, keys = {.held = 0}, votes = {.held = 0};
-    PyObject *answer = NULL;
-    if (n_args != 10) return PyErr_Format(PyExc_TypeError, "decode() takes 10 arguments, got %zd", n_args);
-    if (!positive(args[2], "batch", &call.size) || !positive(args[5], "longest", &call.longest) ||
-        !positive(args[6], "threads", &call.threads))
-        return NULL;
-    const long start = PyLong_AsLong(args[3]), end = PyLong_AsLong(args[4]);
-    if (PyErr_Occurred()) return NULL;
-    if (net->final || net->softmax || net->n_directions != 1 || !net->has_head ||
-        (args[7] == Py_None && net->head.rows > net->n_words))
-        return PyErr_Format(PyExc_TypeError, "decode() needs a network from words to scores of words");
-    if (start < 0 || start >= net->n_words || end < -1 || end >= net->n_words)
-        return PyErr_Format(PyExc_ValueError, "start %ld or end %ld is outside 0..%d", start, end, net->n_words - 1);
-    call.start = (int32_t)start, call.end = (int32_t)end;
-    call.state = memory_take(&state, args[0], "state", 'f', gw_network_state(net, call.size), 1);
-    if (!call.state) goto done;
-    call.ids = memory_take(&ids, args[1], "ids", 'q', (size_t)call.size * (size_t)call.longest, 1);
-    if (!call.ids || !things_take(net, &call, args + 7, &keys, &votes)) goto done;
-
-    const size_t size = gw_decode_scratch(net, &call) + GW_BLOCK;
-    float *scratch = scratch_take(self, size);
-    if (!scratch) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    float *const aligned = scratch_aligned(scratch);
-    if (self->work * call.size * call.longest < SMALL_WORK) {
-        gw_decode(net, &call, aligned);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        gw_decode(net, &call, aligned);
-        Py_END_ALLOW_THREADS
-    }
-    scratch_give(self, scratch, size);
-    answer = Py_NewRef(Py_None);
-done:
-    memory_release(&state);
-    memory_release(&ids);
-    memory_release(&keys);
-    memory_release(&votes);
-    return answer;
-}
-
 static int64_t matrix_work(const gw_matrix *w) { return (int64_t)w->rows * w->cols; }
 
 static PyObject *network_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -333,7 +262,6 @@ static PyObject *network_width(Network *self, void *unused) {
 static PyMethodDef network_methods[] = {
     {"run", (PyCFunction)(void (*)(void))network_run, METH_FASTCALL, run_doc},
     {"step", (PyCFunction)(void (*)(void))network_step, METH_FASTCALL, step_doc},
-    {"decode", (PyCFunction)(void (*)(void))network_decode, METH_FASTCALL, decode_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -192,8 +192,6 @@ class Network:
     state float32 (batch * state_size), read and overwritten; lengths int32 (B) or None. Arrays are anything with a
     buffer, or addresses, of which nothing is checked. Calls with different states may run at the same time.
     `step(x, how)` is one step with less around it, see bindings.c.
-    `decode(state, ids, batch, start, end, longest, threads, keys, votes, things)` lets it read its own answers: ids
-    int64 (B, longest). It may look at things with keys and votes, by a query that the head gives behind the scores.
     """
 
     def __init__(
@@ -231,7 +229,7 @@ class Network:
             _address(bias),
         )
         compiled = native().Network(ctypes.addressof(struct))
-        self.run, self.step, self.decode = compiled.run, compiled.step, compiled.decode
+        self.run, self.step = compiled.run, compiled.step
         self.state_size: int = compiled.state_size
         self.width: int = compiled.width
         self._keep = (struct, layers, flat, rows, vectors, bias, head)  # `compiled` points into these

@@ -72,8 +72,6 @@ class Evaluation:
         if isinstance(op, ops.Recurrent):
             y, self.last[node] = recurrent(self.model.get_submodule(op.module), op, inputs)
             return y
-        if isinstance(op, ops.Decode):
-            return decoded(self.model, op, inputs)
         if isinstance(op, ops.LastState):
             return self.last[node.inputs[0]]["hc".index(op.part)]
         return computed(node, inputs, self.letters, np.float64)
@@ -132,36 +130,6 @@ def recurrent(
         y.append(out)
         last.append(state)
     return torch.cat(y, -1).numpy(), tuple(torch.stack(parts).numpy() for parts in zip(*last))
-
-
-def decoded(model: nn.Module, op: ops.Decode, given: list[Array]) -> Array:  # (B, longest)
-    """Step by step: the likeliest symbol is what the next step reads, until all sequences have ended."""
-    seen, state = given[: -op.states], given[-op.states :]
-    table = embedding(model.get_submodule(op.embedding))
-    rnn, head = model.get_submodule(op.module), model.get_submodule(op.head)
-    batch = state[0].shape[1]
-    answer, symbols = np.full((batch, op.longest), op.end, np.int64), np.full(batch, op.start)
-    ended = np.zeros(batch, bool)
-    for k in range(op.longest):
-        if ended.all():
-            break
-        x = table[symbols][:, None]
-        y, last = recurrent(rnn, ops.Recurrent(op.module, states=len(state)), [x, *state])
-        scores = linear(head, y[:, 0])
-        if op.query:
-            scores = scores + attended(linear(model.get_submodule(op.query), y[:, 0]), *seen)
-        symbols = np.where(ended, op.end, scores.argmax(-1))
-        answer[:, k], state = symbols, list(last)
-        ended |= symbols == op.end
-    return answer
-
-
-def attended(query: Doubles, keys: Array, votes: Array) -> Doubles:  # (B, A), (B, T, A), (B, T, V) -> (B, V)
-    """sum_t a_t votes_t, with a = softmax over t of query . keys_t."""
-    agreement = (keys @ query[:, :, None])[:, :, 0]
-    shares = np.exp(agreement - agreement.max(-1, keepdims=True))
-    voted: Doubles = ((shares / shares.sum(-1, keepdims=True))[:, None] @ votes)[:, 0]
-    return voted
 
 
 def still_there(module: nn.Module, layer: int, direction: int) -> torch.Tensor:  # (H,)

@@ -18,7 +18,7 @@ from gatewise.nn.lookup import bias_of, cell_of, is_compact, matrix_of, places_o
 from gatewise.program import operations as ops
 from gatewise.readers.graph import block_name
 from gatewise.runtime.evaluate import embedding
-from gatewise.runtime.narrow import Affine, Floats, Level, Narrower, Recurrence, Table, floats, integers
+from gatewise.runtime.narrow import Floats, Level, Narrower, Recurrence, Table, floats, integers
 from gatewise.runtime.rounding import Weights, rounded
 from gatewise.runtime.stages import Lookup, make_network
 
@@ -89,26 +89,20 @@ class Memory(NamedTuple):
 
 
 class RecurrentLayer:
-    """A stack of one or two directions by the C kernels; with `words`, an embedding, it reads ids.
-
-    With a `head`, weight (O, D*H) and bias (O), the network answers with its scores.
-    """
+    """A stack of one or two directions by the C kernels; with `words`, an embedding, it reads ids."""
 
     def __init__(
         self,
         module: nn.Module,
         name: str,
-        words: CompactEmbedding | Table | None = None,
+        words: CompactEmbedding | None = None,
         fold: bool | None = None,
-        head: tuple[Floats, Floats] | None = None,
         weights: Weights = "float32",
     ) -> None:
         stack = as_compact(module, name)
         narrower = Narrower(stack.input_size)
-        if isinstance(words, CompactEmbedding):
+        if words is not None:
             narrower.embedding(words)
-        elif words is not None:
-            narrower.links.append(words)
         narrower.recurrent(name, stack)
         levels = [link for link in narrower.links if isinstance(link, Level)]
         table = None if words is None else narrower.links[0]
@@ -120,14 +114,8 @@ class RecurrentLayer:
         self.places = np.concatenate([r.neurons + d * self.hidden for d, r in enumerate(top)])
         self.width = self.hidden * stack.num_directions
         fold = worth_folding(table, levels[0]) if table is not None and fold is None else fold
-        scores = None if head is None else self.affine(*head)
-        self.network = make_network(table, levels, scores, stack.input_size, "", False, fold, weights)
+        self.network = make_network(table, levels, None, stack.input_size, "", False, fold, weights)
         self.known: dict[int, list[tuple[Array, Array, Floats]]] = {}  # see places_of
-
-    def affine(self, weight: Floats, bias: Floats) -> Affine:
-        """A head that reads the kept neurons of the top level."""
-        columns = weight[:, self.places]
-        return Affine("", np.arange(len(self.places)), columns, bias, np.arange(len(bias)), len(bias))
 
     def start(self, batch: int, first: list[Array]) -> Memory:  # first: each (L*D, B, H), or none: zeros
         """The first states in the kernels' layout; what is given for removed neurons counts as zero."""

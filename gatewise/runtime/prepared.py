@@ -14,7 +14,6 @@ from gatewise.compact import CompactEmbedding
 from gatewise.program import operations as ops
 from gatewise.program.graph import Node, Program, letters_in, mapped
 from gatewise.runtime.chained import WAY_OUT
-from gatewise.runtime.decoding import Decoder
 from gatewise.runtime.evaluate import parameter
 from gatewise.runtime.layers import HandOver, Memory, RecurrentLayer, plain_layer
 from gatewise.runtime.rounding import Weights
@@ -86,7 +85,7 @@ class Prepared:
             Scheduled(node, run, reads, tuple(ends.get(node, ()))) for node, run, reads in moving
         ]
         self.own = {id(array) for array in self.constants.values()}
-        self.in_numpy = not all(isinstance(one.node.op, ops.Recurrent | ops.Decode) for one in self.schedule)
+        self.in_numpy = not all(isinstance(one.node.op, ops.Recurrent) for one in self.schedule)
 
     def is_of_layers(self, node: Node, users: list[Node]) -> bool:
         """Whether an embedding is read by recurrent layers alone, which then read words."""
@@ -119,7 +118,7 @@ class Prepared:
             self.constants[node] = value.astype(kind_of(node), copy=True)
             return True
         fixed = all(source in self.constants for source in node.inputs) and not letters_in(node)
-        if not fixed or isinstance(node.op, ops.Recurrent | ops.LastState | ops.Decode):
+        if not fixed or isinstance(node.op, ops.Recurrent | ops.LastState):
             return False
         with np.errstate(all="ignore"):
             self.constants[node] = self.runner(node)([self.constants[s] for s in node.inputs], Call({}))
@@ -136,11 +135,6 @@ class Prepared:
             assert isinstance(source.op, ops.Recurrent)
             layer = self.layer(source)
             return lambda _, call: layer.last(call.after[source], op.part)
-        if isinstance(op, ops.Decode):
-            decoder = Decoder(self.model, op, self.fold_embedding, self.weights)
-            begin = self.beginning(node, decoder.layer)
-            seen = len(node.inputs) - op.states
-            return lambda inputs, call: decoder(inputs[:seen], begin(inputs, call), call.threads)
         if (plain := plain_layer(op, self.model, self.weights)) is not None:
             return lambda inputs, _: plain(inputs[0])
         return rule(node)
@@ -226,7 +220,7 @@ def rule(node: Node) -> Run:
 
 def n_states(node: Node) -> int:
     """How many of a node's inputs, the last ones, are first states of a layer."""
-    return node.op.states if isinstance(node.op, ops.Recurrent | ops.Decode) else 0
+    return node.op.states if isinstance(node.op, ops.Recurrent) else 0
 
 
 def handed_from(node: Node) -> Node | None:

@@ -58,7 +58,7 @@ may be a link of a chain, which runs in one call of the kernels. *int8* says who
 | operation | computes | chain | engine | streaming | ONNX | C | int8 |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
-BY_MODULE = (ops.Parameter, ops.Embed, ops.Linear, ops.Recurrent, ops.LastState, ops.Decode)
+BY_MODULE = (ops.Parameter, ops.Embed, ops.Linear, ops.Recurrent, ops.LastState)
 ANALYSED = (ops.Turn, ops.Collect, ops.Opaque)  # what only an analysis meets
 
 
@@ -190,7 +190,7 @@ def operation_line(kind: type[ops.Operation]) -> str:
         "c": given or kind in WRITE or kind in BY_MODULE,
     }
     chain, engine, onnx, c = ("yes" if found else "" for found in has.values())
-    int8 = "yes" if kind in BY_MODULE[1:4] or kind is ops.Decode else ""
+    int8 = "yes" if kind in BY_MODULE[1:4] else ""
     return f"| {kind.__name__} | {computes} | {chain} | {engine} | {kind.streams} | {onnx} | {c} | {int8} |"
 
 

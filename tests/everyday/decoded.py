@@ -1,36 +1,32 @@
-"""Everyday decoders, which read their own answers: by greedy_decode, and by a loop of one's own."""
+"""Everyday decoders, which read their own answers: one step to loop over, and a loop of a fixed number of steps."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-import gatewise as gw
-from everyday.table import everyday, words
+from everyday.table import everyday, numbers, words
 
 
-@everyday(words(2, 5, of=9))
+@everyday(words(2, of=7), numbers(1, 2, 8), numbers(2, 5, 8))
 class SpellingToSounds(nn.Module):
-    """With the sounds given it is trained, without it speaks."""
+    """The sound behind one, and the next state: a decoder that looks at letters which an encoder has read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.letters, self.sounds = nn.Embedding(9, 6), nn.Embedding(7, 6)
-        self.encoder, self.decoder = nn.GRU(6, 8, batch_first=True), nn.GRU(6, 8, batch_first=True)
-        self.fc = nn.Linear(8, 7)
+        self.sounds, self.decoder = nn.Embedding(7, 6), nn.GRU(6, 8, batch_first=True)
+        self.fc, self.vote = nn.Linear(8, 7), nn.Linear(8, 7)
         nn.init.normal_(self.fc.weight)
 
-    def forward(self, spelled: Tensor, sounds: Tensor | None = None) -> Tensor:
-        _, h = self.encoder(self.letters(spelled))
-        if sounds is not None:
-            scores: Tensor = self.fc(self.decoder(self.sounds(sounds), h)[0])
-            return scores
-        return gw.nn.greedy_decode(self.sounds, self.decoder, self.fc, h, start=1, end=2, longest=6)
+    def forward(self, sound: Tensor, h: Tensor, letters: Tensor) -> tuple[Tensor, Tensor]:
+        out, h = self.decoder(self.sounds(sound).unsqueeze(1), h)
+        shares = (out @ letters.mT).softmax(-1)
+        return (self.fc(out) + shares @ self.vote(letters)).squeeze(1).argmax(-1), h
 
 
 @everyday(words(2, 4, of=9))
 class DecoderOfTwoLayers(nn.Module):
-    """The encoder reads both ways; a bridge makes the first states of it."""
+    """The encoder reads both ways; a bridge makes the first states of it, from which it takes the first step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +37,13 @@ class DecoderOfTwoLayers(nn.Module):
         self.fc = nn.Linear(8, 8)
         nn.init.normal_(self.fc.weight)
 
-    def forward(self, spelled: Tensor) -> Tensor:
+    def forward(self, spelled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, (h, _) = self.encoder(self.letters(spelled))
         first = torch.tanh(self.bridge(torch.cat([h[0], h[1]], -1))).view(-1, 2, 8).transpose(0, 1)
         state = first.contiguous(), torch.zeros_like(first)
-        return gw.nn.greedy_decode(self.sounds, self.decoder, self.fc, state, start=0, end=3, longest=5)
+        start = torch.zeros(1, spelled.shape[0], dtype=torch.long)
+        out, (h, c) = self.decoder(self.sounds(start), state)
+        return self.fc(out[0]).argmax(-1), h, c
 
 
 @everyday(words(2, 5, of=9))
@@ -72,7 +70,7 @@ class GreedyLoopOfOnesOwn(nn.Module):
 
 @everyday(words(2, 5, of=9))
 class ContinuedText(nn.Module):
-    """A language model that reads a beginning and goes on by itself; its head shares the embedding's matrix."""
+    """A language model that reads a beginning and says what comes next; its head shares the embedding's matrix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,6 +79,5 @@ class ContinuedText(nn.Module):
         self.fc.weight = self.emb.weight
 
     def forward(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        out, state = self.lstm(self.emb(text))
-        more = gw.nn.greedy_decode(self.emb, self.lstm, self.fc, state, start=4, end=0, longest=5)
-        return self.fc(out), more
+        scores = self.fc(self.lstm(self.emb(text))[0])
+        return scores, scores[:, -1].argmax(-1)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from compiled import ARM, run, variety
-from decoders import speller
 from everyday import EVERYDAY, thinned
 from torch import nn
 
@@ -18,7 +17,7 @@ import gatewise as gw
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:.*keeps|.*stays as it is")]
 
-# Kernels apart and inside; matrices dense, masked and sparse; a model that is no chain; a decoder.
+# Kernels apart and inside; matrices dense, masked and sparse; a model that is no chain; a step of a decoder.
 MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Any]], str]] = {
     "LSTM": (lambda: (variety(0).small, None), "float32"),
     "LSTM, int8": (lambda: (variety(0).small, None), "int8"),
@@ -26,7 +25,7 @@ MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Any]], str]] = {
     "two directions, int8": (lambda: (variety(3).small, None), "int8"),
     "LSTM of 40": (lambda: (nn.LSTM(33, 40), None), "float32"),
     "convolution": (lambda: EVERYDAY["convolution in front"](), "int8"),
-    "decoder": (lambda: (speller(layers=2, cell="LSTM"), None), "float32"),
+    "decoder": (lambda: EVERYDAY["spelling to sounds"](), "float32"),
 }
 AARCH64 = "aarch64-linux-gnu-gcc"
 WAYS: dict[str, tuple[str, str, str]] = {  # compiler, flags, what runs the program

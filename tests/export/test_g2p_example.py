@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "g2p_c"
 ATTENTIVE = {"layers": 2, "bidirectional": True, "attention": 4}
 
 
-@pytest.fixture(scope="module", params=[{}, ATTENTIVE], ids=["plain", "attentive"])
+@pytest.fixture(scope="module", params=[{"attention": 4}, ATTENTIVE], ids=["forwards", "both ways"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of a small speller that nobody trained: what it says is nonsense, and always the same."""
     torch.manual_seed(3)
@@ -31,15 +31,28 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.7)
         model.decoder.get_parameter("weight_hh_l0")[:, ::3] = 0
-        for reader in (model.fc, *([model.query] if request.param else [])):
+        for reader in (model.fc, model.query):
             reader.weight[:, ::3] = 0
-    saved, made = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("g2p") / "made"
+    made = tmp_path_factory.mktemp("g2p") / "made"
+    exported(model, tmp_path_factory.mktemp("saved"), made)
+    return made
+
+
+def exported(model: Pronouncer, saved: Path, made: Path) -> None:
     encoding = Encoding("spellings", LETTERS, max_len=22, classes=PHONEMES)
     gw.save(model, saved, attached={ENCODING: content_of(encoding)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["export.py", str(saved), str(made)])
         runpy.run_path(str(EXAMPLE / "export.py"), run_name="__main__")
-    return made
+
+
+def test_other_networks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What passes from encoder to decoder is written down in g2p.c."""
+    model = Pronouncer(len(LETTERS), len(PHONEMES), START, END, 20, embedding=8, hidden=12).eval()
+    with pytest.raises(SystemExit):
+        exported(model, tmp_path / "saved", tmp_path / "made")
+    assert "g2p.c is written for GRUs with attention" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
 
 
 def test_golden_words(folder: Path) -> None:

@@ -55,6 +55,7 @@ WHOLE = {
     "encoder decoder": "several sequences",
     "history and future": "several sequences",
     "one step of cell": "no sequence",
+    "spelling to sounds": "no sequence",
     "bridged states": "both directions",
 }
 

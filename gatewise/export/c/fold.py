@@ -43,7 +43,6 @@ def folded(program: Program, model: nn.Module, wish: bool | None = None) -> tupl
     """
     order, users = Program(program.arguments, program.outputs).nodes, program.users()
     layers = [node.op.module for node in order if isinstance(node.op, ops.Recurrent)]
-    read = {node.op.embedding for node in order if isinstance(node.op, ops.Decode)}
     found: dict[Rows, list[tuple[list[Node], list[str]] | None]] = {}
     for node in order:
         if (rows := rows_of(node, model)) is not None:
@@ -53,7 +52,7 @@ def folded(program: Program, model: nn.Module, wish: bool | None = None) -> tupl
         ways = [way for way in every if way is not None]
         fold = Fold(rows, tuple(dict.fromkeys(name for _, names in ways for name in names)))
         once = all(layers.count(name) == 1 for name in fold.readers)
-        if len(ways) == len(every) and once and rows.module not in read and pays(fold, model, wish):
+        if len(ways) == len(every) and once and pays(fold, model, wish):
             folds.append(fold)
             inside.update(node for nodes, _ in ways for node in nodes)
     embeddings = [rows.module for rows in found if rows.module]

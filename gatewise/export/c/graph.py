@@ -19,7 +19,7 @@ from gatewise.export.c.simplified import simplified, unpadded
 from gatewise.export.c.stream import stream_of
 from gatewise.export.c.text import renamed
 from gatewise.program.graph import Program
-from gatewise.program.operations import Decode, Embed, Linear, Operation, Recurrent
+from gatewise.program.operations import Embed, Linear, Operation, Recurrent
 from gatewise.wording import counted
 
 # Below these a network is faster for kernels of its own and, having only the code that it runs, not larger.
@@ -84,8 +84,6 @@ def specialised(function: Function, wish: bool | None, loaded: bool) -> bool:
 
 
 def layers_of(op: Operation) -> tuple[str, ...]:
-    if isinstance(op, Decode):
-        return op.embedding, op.module, op.head, *([op.query] if op.query else [])
     return (op.module,) if isinstance(op, Embed | Linear | Recurrent) else ()
 
 

@@ -15,7 +15,6 @@ from torch import nn
 
 from gatewise.export.c import along, operations, pieces
 from gatewise.export.c.body import C_KINDS, Body
-from gatewise.export.c.decoding import decode
 from gatewise.export.c.layers import Ints, Layers, Rows
 from gatewise.export.c.operations import shape_of
 from gatewise.export.c.sizes import in_c, is_one, letters_of, product
@@ -27,7 +26,7 @@ from gatewise.runtime.streaming import MOVING, Stream
 
 WRITE = operations.WRITE | along.WRITE
 MAPPED = {"tanh": "GW_F_TANH", "sigmoid": "GW_F_SIGMOID"}
-DIRECT = (ops.Linear, ops.Softmax, ops.Decode, ops.LastState)
+DIRECT = (ops.Linear, ops.Softmax, ops.LastState)
 # Names of C that an argument must not have: words of the language, and what the function itself uses.
 RESERVED = set(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
@@ -125,8 +124,7 @@ def write_function(
 def to_direct(node: Node, users: Mapping[Node, list[Node]], program: Program) -> list[Node]:
     """From an answer back to what is computed in the caller's memory, through other shapes of it; empty: it is not.
 
-    So are scores, which may be as many as there are words, last states, and answers of a decoder, which then decodes
-    once, behind the last piece of a sequence.
+    So are scores, which may be as many as there are words, and last states.
     """
     path = [node]
     alone = not users[node] and program.results.count(node) == 1
@@ -174,8 +172,6 @@ def written(
             return layers.recurrent(node, given, wants_y, remembers=goes_on)
         if isinstance(op, ops.LastState):
             return layers.last_state(node)
-        if isinstance(op, ops.Decode):
-            return decode(layers, node, given)
         if isinstance(op, ops.Parameter):
             return layers.parameter(op.tensor, shape_of(node), node.kind)
         if isinstance(op, ops.Map) and op.function in MAPPED and all(map(reads_memory, readers)):

@@ -14,11 +14,9 @@ from gatewise import __version__
 class Graph:
     """Nodes and constants with names of their own, in one version of ONNX's operators; what is equal, once."""
 
-    def __init__(self, opset: int, around: Graph | None = None) -> None:
-        """The body of a loop has names of its own, and the constants of the graph around it."""
+    def __init__(self, opset: int) -> None:
         from onnx import TensorProto, helper, numpy_helper
 
-        self.around, self.prefix = around, f"body{len(around.nodes)}_" if around else ""
         self.opset, self.helper, self.to_tensor = opset, helper, numpy_helper.from_array
         self.int32, self.int64, self.float32 = TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT
         self.bool = TensorProto.BOOL
@@ -37,8 +35,9 @@ class Graph:
         self, operator: str, inputs: Sequence[str], wanted: Sequence[bool], **attributes: Any
     ) -> list[str]:
         """The names of a node's outputs; those that nobody wants are empty, which in ONNX means absent."""
-        here = f"{self.prefix}{operator}_{len(self.nodes)}"
-        names = [f"{here}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)]
+        names = [
+            f"{operator}_{len(self.nodes)}_{k}" if is_wanted else "" for k, is_wanted in enumerate(wanted)
+        ]
         self.nodes.append(self.helper.make_node(operator, list(inputs), names, **attributes))
         return names
 
@@ -55,8 +54,6 @@ class Graph:
         return x if order == tuple(range(len(order))) else self.add("Transpose", x, perm=list(order))
 
     def constant(self, array: NDArray[Any]) -> str:
-        if self.around is not None:
-            return self.around.constant(array)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
             self.known[key] = f"constant_{len(self.constants)}"

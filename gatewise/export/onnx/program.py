@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from gatewise.export.onnx import along, decoding, modules, places, pointwise
+from gatewise.export.onnx import along, modules, places, pointwise
 from gatewise.export.onnx.graph import Graph
 from gatewise.export.onnx.tensors import Tensors
 from gatewise.program.graph import Node, Program
@@ -26,7 +26,7 @@ from gatewise.program.sizes import Size
 from gatewise.runtime.chained import ChainError
 
 RULES: dict[type, Any] = {
-    **modules.RULES, **decoding.RULES, **pointwise.RULES, **places.RULES, **along.RULES,
+    **modules.RULES, **pointwise.RULES, **places.RULES, **along.RULES,
 }  # fmt: skip
 AXES = {"B": "batch", "T": "time"}
 

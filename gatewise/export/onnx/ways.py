@@ -19,7 +19,6 @@ from gatewise.program.operations import (
     Combine,
     Constant,
     Count,
-    Decode,
     Embed,
     Expand,
     Extent,
@@ -60,7 +59,7 @@ def state_arguments(program: Program) -> list[str]:
     starts = [
         start
         for node in program.nodes
-        if isinstance(node.op, Recurrent | Decode) and node.op.states
+        if isinstance(node.op, Recurrent) and node.op.states
         for start in node.inputs[-node.op.states :]
     ]
     found = [n.op.argument for start in starts for n in moved_from(start) if isinstance(n.op, Input)]
