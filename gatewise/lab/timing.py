@@ -155,9 +155,8 @@ def contenders_of(
 def made_call(engine: Engine, steps: int, batch: int) -> Asked | None:
     if isinstance(engine, GraphEngine):
         return graph_call(engine, steps, batch)
-    x, chain = example(engine, steps, batch), engine.narrow.chain
-    array, whole = x.numpy(), chain.whole(steps, batch)
-    return Asked((x,), whole, [array], partial(engine, array, lengths=whole.get(chain.lengths)))
+    x = example(engine, steps, batch)
+    return Asked((x,), {}, [x.numpy()], partial(engine, x.numpy()))
 
 
 def graph_call(engine: GraphEngine, steps: int, batch: int) -> Asked | None:
@@ -183,8 +182,7 @@ def example(engine: Engine, steps: int, batch: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     frame = (batch, steps) if narrow.chain.batch_axis == 0 else (steps, batch)
     if narrow.chain.words:
-        ids: Tensor = narrow.chain.texts(torch.randint(0, narrow.table.n_words, frame, generator=generator))
-        return ids
+        return torch.randint(0, narrow.table.n_words, frame, generator=generator)
     return torch.randn(*frame, narrow.n_inputs, generator=generator)
 
 
@@ -211,7 +209,7 @@ def onnx_calls(
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     calls: dict[str, Callable[[Any], Any]] = {}
     for k, (name, model) in enumerate(models.items()):
-        path = to_onnx(model, folder / f"{k}.onnx", **({} if graph else {"states": False, "lengths": False}))
+        path = to_onnx(model, folder / f"{k}.onnx", states=None if graph else False)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         calls[name] = partial(ask, session)
     return calls

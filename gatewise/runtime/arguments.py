@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,12 @@ def mismatch(node: Node, array: Array, expected: tuple[int, ...] | None) -> str:
     if 0 in array.shape:
         return f"{said}, which is empty."
     return f"{said}; with the other arguments it is {expected}." if expected else f"{said}."
+
+
+def unknown(name: str, known: Sequence[str]) -> TypeError:
+    """An argument that there is not."""
+    packed = "; where sequences end early, pack them in forward()" if name == "lengths" else ""
+    return TypeError(f"{name} is no argument of the engine, which takes {', '.join(known)}{packed}.")
 
 
 def check_finite(values: Iterable[Any]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from gatewise.nn.lookup import is_single_step
@@ -50,13 +48,6 @@ class ChainLink:
     scale: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
 
-    @property
-    def keeps_zero(self) -> bool:
-        """Whether zeros stay zeros."""
-        if self.kind == "affine":
-            return not any(self.shift)
-        return self.kind == "pointwise" and self.name in ("relu", "tanh")
-
 
 @dataclass(frozen=True)
 class Chain:
@@ -69,37 +60,7 @@ class Chain:
     squeezed: bool  # the last axis, of width 1, is dropped
     returns_state: bool  # forward() returns (y, state) rather than y, and all layers go on from it
     n_inputs: int  # width of a vector input; 0 for words
-    lengths: str = ""  # the argument of forward() that says how long its sequences are
-    needs_lengths: bool = False  # forward() cannot be called without it
-    pad: int | None = None  # a word: sequences end before it
-    least: int = 0  # steps that a sequence must have
-    cut: bool = False  # the answer ends with the longest sequence, wherever x ends
-    # An argument of forward() that the chain does not go by, whatever forward() does with it.
-    unread: str = field(default="", compare=False)
 
     @property
     def words(self) -> bool:
         return self.links[0].kind in ("embedding", "one_hot")
-
-    @property
-    def without_lengths(self) -> Chain:
-        """The chain of sequences that are all as long as x."""
-        return replace(self, lengths="", needs_lengths=False, least=0, cut=False)
-
-    @property
-    def no_lengths(self) -> str:
-        """Why forward() has no lengths that a caller could give; empty where it takes some, or none of its arguments
-        may be them: then sequences are padded beside forward()."""
-        if self.pad is not None:
-            return f"forward() ends a text at its padding, {self.pad}"
-        if self.unread and not self.lengths:
-            return f"forward() has an argument {self.unread!r} that is no length in its chain (leave it out there)"
-        return ""
-
-    def texts(self, ids: Any) -> Any:
-        """Word ids, with another word for padding."""
-        return ids if self.pad is None else ids + (-1 if self.pad else 1) * (ids == self.pad)
-
-    def whole(self, steps: int, batch: int) -> dict[str, torch.Tensor]:
-        """What forward() takes beside x when no sequence is padded."""
-        return {self.lengths: torch.full((batch,), steps)} if self.lengths else {}

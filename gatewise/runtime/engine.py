@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gatewise.runtime.arguments import check_finite, from_tensor, is_tensor, plain_array
+from gatewise.runtime.arguments import check_finite, from_tensor, is_tensor, plain_array, unknown
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import Floats, NarrowChain, narrowed, pools, recorded, shippable
@@ -54,7 +54,7 @@ class Ready(NamedTuple):
 
 
 class Again(NamedTuple):
-    """A repeated call without lengths: an x of this shape and type goes straight to the kernels."""
+    """A repeated call: an x of this shape and type goes straight to the kernels."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -136,9 +136,6 @@ class Engine:
         chain = self.narrow.chain
         self._words, self._batch_axis, self._squeezed = chain.words, chain.batch_axis, chain.squeezed
         self._batch_first = self._batch_axis == 0
-        self._needs, self._cut = chain.lengths if chain.needs_lengths else "", chain.cut
-        self._whole_lengths = "" if chain.returns_state else chain.lengths
-        self._least, self._pad, self._no_lengths = chain.least, chain.pad, chain.no_lengths
         self._whole = len(self.narrow.kept) == self.narrow.width
         self._rows = chain.output_axes == "RC"
         answer_batch_first = not chain.rows_time_first if self._rows else chain.output_axes == "BTC"
@@ -155,18 +152,13 @@ class Engine:
         chain = " -> ".join([given, *layers, f"{self.narrow.width:,} numbers"])
         return f"<Engine {chain}, {self.weights} weights, threads={self.threads}>"
 
-    def __call__(
-        self, x: Any, state: EngineState | None = None, *, lengths: Any = None
-    ) -> tuple[Any, EngineState]:
-        """`lengths` (B): sequences are padded on the right. Past the end of its sequence a recurrent layer gives
-        zeros, as after `pad_packed_sequence`; the last step is that of the sequence, and mean, maximum and sum are
-        over its steps. Where forward() takes the lengths as an argument, this is that argument; where it finds them
-        by the padding of texts, the engine does, too.
-        """
+    def __call__(self, x: Any, state: EngineState | None = None, **named: Any) -> tuple[Any, EngineState]:
+        for name in named:
+            raise unknown(name, ("x", "state"))
         if self.check:
             check_finite([x])
         again = self._again
-        if again is not None and lengths is None:
+        if again is not None:
             given = plain_array(x, again.shape, again.dtype)
             if given is not None and (state is None or again.knows(state)):
                 y, after = again.run(given, state)
@@ -177,26 +169,7 @@ class Engine:
         if not batch:
             return self._no_sequence(x, array), self.zero_state(0)
         after = self.zero_state(batch) if state is None else self._copy(state, batch)
-        if lengths is not None and self._no_lengths:
-            raise TypeError(f"{self._no_lengths}, so the engine takes no lengths=.")
-        if lengths is not None and state is not None and self._whole_lengths:
-            raise TypeError(
-                f"{self._whole_lengths!r} says how long whole sequences are, so a piece that goes on from a state "
-                "takes no lengths=. Give whole sequences: engine(x, lengths=...)."
-            )
-        sizes = None if lengths is None else self._lengths(lengths, batch, axes[1 - self._batch_axis])
-        if self._pad is not None:
-            sizes = self._text_lengths(array)
-        if sizes is None and self._needs:
-            raise TypeError(
-                f"forward() needs {self._needs!r}, so the engine needs lengths=; "
-                f"[{axes[1 - self._batch_axis]}] * {batch} if no sequence is padded."
-            )
-        if sizes is not None and self._cut:
-            longest = int(sizes.max(initial=1))
-            array = np.ascontiguousarray(array[:, :longest] if self._batch_first else array[:longest])
-            axes = array.shape[:2]
-        frame = Frame(axes, axes[1 - self._batch_axis], batch, self._batch_first, sizes, self.threads)
+        frame = Frame(axes, axes[1 - self._batch_axis], batch, self._batch_first, self.threads)
         value = self._layout(self._run(array, after, frame))
         self._again = self._repeated_call(array, frame)
         return (torch.from_numpy(value) if is_tensor(x) else value), after
@@ -204,8 +177,7 @@ class Engine:
     def _no_sequence(self, x: Any, array: Array) -> Any:
         """The answer to a batch of none, as torch gives it: that to one sequence, without the sequence."""
         shape = tuple([size or 1 for size in array.shape])
-        one, steps = np.full(shape, int(self._pad == 0), array.dtype), shape[1 - self._batch_axis]
-        y, _ = self(one, lengths=[steps] if self._needs else None)
+        y, _ = self(np.zeros(shape, array.dtype))
         y = y[(slice(None),) * max(self.narrow.chain.output_axes.find("B"), 0) + (slice(0),)]
         return torch.from_numpy(y) if is_tensor(x) else y
 
@@ -225,8 +197,6 @@ class Engine:
     def _any_step(self, x: Any) -> Any:
         """step() for whatever may come: the first one, tensors, engines of several stages, mistakes."""
         array = self._input(x, 1)
-        if self._pad is not None and (array == self._pad).any():
-            raise ValueError(f"x: {self._pad} is padding, which is no step of a text.")
         batch = len(array)
         before = self._remembered
         if before is None and self.narrow.both_ways:
@@ -268,7 +238,7 @@ class Engine:
 
     def _repeated_step(self, x: Array, state: EngineState) -> Ready | None:
         """The short way for more steps like this one, where the kernels do everything."""
-        stage, as_it_is = self.stages[0], self._whole and not self._squeezed and self._pad is None
+        stage, as_it_is = self.stages[0], self._whole and not self._squeezed
         if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not as_it_is:
             return None
         batch, memory = state.batch, state._parts[0]
@@ -280,7 +250,7 @@ class Engine:
         stage, as_it_is = self.stages[0], self._whole and not (self._squeezed or self._rows or self._swapped)
         if len(self.stages) != 1 or not isinstance(stage, NetworkStage) or not as_it_is:
             return None
-        if frame.lengths is not None or (self.narrow.both_ways and not self.narrow.chain.returns_state):
+        if self.narrow.both_ways and not self.narrow.chain.returns_state:
             return None
         answer = (frame.batch, stage.width) if stage.final else (*frame.axes, stage.width)
         how = (frame.steps, frame.batch, frame.batch_first, None, frame.threads)
@@ -346,39 +316,12 @@ class Engine:
 
     def _copy(self, state: EngineState, batch: int) -> EngineState:
         if not isinstance(state, EngineState) or state.shape != self._state_shape:
-            by_name = "; lengths go by name, engine(x, lengths=...)" if self.narrow.chain.lengths else ""
-            raise TypeError(f"state must be what an earlier call of this engine returned, or None{by_name}.")
+            raise TypeError("state must be what an earlier call of this engine returned, or None.")
         if self.narrow.both_ways and not self.narrow.chain.returns_state:
             raise self._no_pieces("state")
         if state.batch != batch:
             raise ValueError(f"state is of {counted(state.batch, 'sequence')}, x of {batch}.")
         return made_state(batch, tuple([part.copy() for part in state._parts]), state.shape)
-
-    def _text_lengths(self, x: Array) -> Array:
-        """How many words every text has before its padding."""
-        words = (x if self._batch_first else x.T) != self._pad  # (B, T)
-        sizes: Array = words.sum(1, dtype=np.int32)
-        prefix = np.arange(words.shape[1]) < sizes[:, None]
-        for wrong in np.flatnonzero((words != prefix).any(1) | (sizes == 0))[:1]:
-            has = "no word" if sizes[wrong] == 0 else "a word behind it"
-            raise ValueError(
-                f"x: {self._pad} is padding, but sequence {wrong} has {has}; the engine reads whole texts."
-            )
-        return sizes
-
-    def _lengths(self, lengths: Any, batch: int, steps: int) -> Array:
-        # A copy, then checks: kernels run without the GIL, and another thread may write into the caller's array.
-        sizes = np.asarray(lengths).copy()
-        if sizes.shape != (batch,) or sizes.dtype.kind not in "iu":
-            raise ValueError(
-                f"lengths: expected an integer for each of {batch} sequences, got {sizes.dtype} {sizes.shape}."
-            )
-        # Before a cast makes other numbers of them.
-        for wrong in np.flatnonzero((sizes < self._least) | (sizes > steps))[:1]:
-            raise ValueError(
-                f"lengths: sequence {wrong} has length {sizes[wrong]}, outside {self._least}..{steps}"
-            )
-        return np.ascontiguousarray(sizes, np.int32)
 
 
 def as_shape(*sizes: int | str) -> str:

@@ -16,7 +16,7 @@ from gatewise.program.calling import fixed, not_default
 from gatewise.program.graph import BOOL, INT, Node, Program, called_with, leaves, mapped, only_called_with
 from gatewise.program.sizes import at
 from gatewise.program.ways import programs
-from gatewise.runtime.arguments import bound, check_finite, is_tensor, letters_of
+from gatewise.runtime.arguments import bound, check_finite, is_tensor, letters_of, unknown
 from gatewise.runtime.bindings import check_threads
 from gatewise.runtime.carried import carried_arguments, returns_state
 from gatewise.runtime.chained import ChainError
@@ -252,8 +252,8 @@ class GraphEngine(Engine):
             if value is None or isinstance(value, GraphState):
                 continue
             if name not in self.parameters or name in given:
-                again = "is given twice" if name in given else "is no argument of forward()"
-                raise TypeError(f"{name} {again}; it takes {', '.join(self.parameters)}.")
+                twice = TypeError(f"{name} is given twice.")
+                raise twice if name in given else unknown(name, self.parameters)
             given[name] = value
         if changed := not_default(self.model, given):
             raise TypeError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,27 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gatewise.program import operations as ops
-from gatewise.program.graph import FLOAT, Node, filling, unshaped
+from gatewise.program.graph import Node, filling, unshaped
 from gatewise.program.sizes import Size, same
 from gatewise.runtime.chained import POOLS, ChainLink
-from gatewise.runtime.ends import axis_of
-from gatewise.runtime.path import (
-    OnPath,
-    States,
-    along_channels,
-    gives_zeros,
-    is_bounded,
-    renamed,
-    same_shapes,
-    skips_padding,
-)
+from gatewise.runtime.path import OnPath, States, along_channels, renamed, same_shapes
 
 if TYPE_CHECKING:
     from gatewise.runtime.chain import Finder
 
 POINTWISE = ("relu", "tanh", "sigmoid")
-BELOW_ALL = float(np.finfo(np.float32).min)
-LOW = -1e4  # below all that a recurrent layer or a function with a lower bound gives
 
 # Layers.
 
@@ -39,27 +26,20 @@ def recurrent(path: Finder, node: Node, op: ops.Recurrent) -> OnPath:
     x, module = path.at(node.inputs[0]), path.model.get_submodule(op.module)
     if x.axes != ("B", "T", "C"):
         raise path.no("a recurrent layer does not read the sequences of the input")
-    if op.lengths and path.ends.holds(node.inputs[1]) != "lengths":
-        raise path.no("sequences end elsewhere than an argument of forward() says")
+    if op.lengths:
+        raise path.no("its sequences have lengths of their own")
     for first in map(unshaped, node.inputs[len(node.inputs) - op.states :]):
-        given = isinstance(first.op, ops.Input) and first not in (path.x, path.ends.source)
+        given = isinstance(first.op, ops.Input) and first is not path.x
         if not given and not (filling(first) == 0 and not path.takes_states):
             raise path.no("the first state of a layer is computed by forward()")
-    if not op.lengths and x.padding == -math.inf:  # the layer makes NaN of it, and NaN times a mask is NaN
-        path.check_alike(x)
     both_ways = getattr(module, "bidirectional", False)
     path.begins_anew = path.begins_anew or (both_ways and path.takes_states and not op.states)
-    if both_ways and not op.lengths:
-        path.reads_padding("a backward direction begins in the padding")
-    links = (*x.links, ChainLink("recurrent", op.module, module))
-    return OnPath(links, x.axes, padding=0.0 if op.lengths else None)
+    return OnPath((*x.links, ChainLink("recurrent", op.module, module)), x.axes)
 
 
 def last_state(path: Finder, node: Node, op: ops.LastState) -> States:
-    layer = node.inputs[0].op
-    assert isinstance(layer, ops.Recurrent)
     places = node.shape[0]
-    return States(path.at(node.inputs[0]).links, op.part, range(places), places, layer.lengths)
+    return States(path.at(node.inputs[0]).links, op.part, range(places), places)
 
 
 def embed(path: Finder, node: Node, op: ops.Embed) -> OnPath:
@@ -115,18 +95,16 @@ def affine(path: Finder, x: OnPath, width: int, scale: Any, shift: Any) -> OnPat
 # Two values, of which one is on the path.
 
 
-def combined(path: Finder, node: Node, op: ops.Combine) -> OnPath | None:
+def combined(path: Finder, node: Node, op: ops.Combine) -> OnPath:
     at = [k for k, source in enumerate(node.inputs) if source in path.values]
     own, other = node.inputs[at[0]], node.inputs[1 - at[0]]
     x = path.at(own)
     if len(at) == 2:
         raise path.no(f"{op.function} of two values")
     if op.function in ops.COMPARISONS and not x.links:
-        return one_hot(x, op, other)
+        return one_hot(path, x, op, other)
     if not same_shapes(node, own):
         raise path.no(f"{op.function} makes its input larger")
-    if op.function == "mul" and path.ends.holds(other) == "inside":
-        return masked(path, x, 0.0)
     if op.function == "div" and at == [0] and x.links[-1:] == (ChainLink("sum"),):
         return mean_of_sum(path, x, other)
     numbers = path.numbers(other) if along_channels(x, other) else None
@@ -136,10 +114,11 @@ def combined(path: Finder, node: Node, op: ops.Combine) -> OnPath | None:
     return affine(path, x, own.shape[x.axes.index("C")] if "C" in x.axes else 1, *changed)
 
 
-def one_hot(x: OnPath, op: ops.Combine, other: Node) -> OnPath | None:
-    """x[..., None] == 0, 1, 2, ...; any other comparison of words is a mask, which is looked at where it is used."""
-    hot = op.function == "eq" and x.axes[2:] == ("1",) and other.op == ops.Count()
-    return OnPath((ChainLink("one_hot", classes=other.shape[0]),), (*x.axes[:2], "C")) if hot else None
+def one_hot(path: Finder, x: OnPath, op: ops.Combine, other: Node) -> OnPath:
+    """x[..., None] == 0, 1, 2, ..."""
+    if op.function != "eq" or x.axes[2:] != ("1",) or other.op != ops.Count():
+        raise path.no("it compares its input")
+    return OnPath((ChainLink("one_hot", classes=other.shape[0]),), (*x.axes[:2], "C"))
 
 
 def by_numbers(function: str, numbers: Any, swapped: bool) -> tuple[Any, Any] | None:
@@ -153,46 +132,17 @@ def by_numbers(function: str, numbers: Any, swapped: bool) -> tuple[Any, Any] | 
 
 
 def mean_of_sum(path: Finder, x: OnPath, by: Node) -> OnPath:
-    """A sum by the number of steps, or by the lengths where padding added nothing."""
-    steps = isinstance(by.op, ops.Extent) and str(by.op.size) == "T" and x.padding is None
-    if not steps and not (x.padding == 0 and path.ends.holds(by) == "lengths"):
+    """A sum by the number of steps."""
+    if not isinstance(by.op, ops.Extent) or str(by.op.size) != "T":
         raise path.no("it divides a sum over time by anything but how many steps there are")
     return replace(x, links=(*x.links[:-1], ChainLink("mean")))
 
 
-def chosen(path: Finder, node: Node, op: ops.Choose) -> OnPath:
-    mask, *branches = node.inputs
-    inside = {"inside": 0, "outside": 1}.get(path.ends.holds(mask), 2)
-    own, filler = (branches[inside], filling(branches[1 - inside])) if inside < 2 else (node, None)
-    if filler is None or not same_shapes(node, own):
-        raise path.no("it chooses by anything but a mask of lengths, or of the padding of words")
-    return masked(path, path.at(own), filler)
-
-
-def masked(path: Finder, x: OnPath, filler: float) -> OnPath:
-    if filler != 0 and filler > (LOW if is_bounded(x.links) else BELOW_ALL):
-        raise path.no(f"a mask puts {filler} behind sequences, not 0, or -inf for a maximum")
-    path.check_alike(x)
-    path.ends.least = 1
-    return replace(x, padding=-math.inf if filler else 0.0, alike=not filler and gives_zeros(x.links))
-
-
-def unpacked(path: Finder, node: Node, op: ops.Unpack) -> OnPath:
-    x, lengths = path.at(node.inputs[0]), node.inputs[1]
-    if path.ends.holds(lengths) != "lengths" or axis_of(node.shape[1]) != "T":
-        raise path.no("sequences end elsewhere than an argument of forward() says")
-    if op.value not in (0, -math.inf):
-        raise path.no(f"it pads with {op.value} and not with zeros, or -inf for a maximum")
-    return replace(x, padding=op.value, alike=op.value == 0 and gives_zeros(x.links))
-
-
-def cast(path: Finder, node: Node, op: ops.Cast) -> OnPath | None:
-    x = path.values[node.inputs[0]]
-    if isinstance(x, OnPath) and x.links and x.links[-1].kind == "one_hot":
-        return x
-    if node.inputs[0].kind == FLOAT:
+def cast(path: Finder, node: Node, op: ops.Cast) -> OnPath:
+    x = path.at(node.inputs[0])
+    if not x.links or x.links[-1].kind != "one_hot":
         raise path.no("a cast changes what it is given")
-    return None
+    return x
 
 
 # The same values in other places.
@@ -218,8 +168,6 @@ def one_state(path: Finder, node: Node, x: States) -> OnPath | States:
     top = range(x.whole - directions, x.whole)
     if len(x.places) != 1 or node.rank != 2 or x.part != "h" or x.places[0] not in top:
         raise path.no("of a state, only the last layer's h can be read")
-    if not x.ended:
-        path.reads_padding("the last state is that behind the padding")
     return x if directions == 2 else OnPath((*x.links, ChainLink("last_state")), ("B", "C"))
 
 
@@ -245,43 +193,18 @@ def sliced(path: Finder, node: Node, op: ops.Slice) -> OnPath | States:
     if isinstance(x, States) and op.axis == 0 and not isinstance(op.stop, Size):
         return replace(x, places=x.places[op.start : op.stop : op.step])
     last = same(op.start, steps - 1) and same(op.stop, steps)
-    if not isinstance(x, OnPath) or x.axes[op.axis] != "T" or not last or x.padding is not None:
+    if not isinstance(x, OnPath) or x.axes[op.axis] != "T" or not last:
         raise path.no("it takes anything but the last step")
-    path.reads_padding("the last step of all is padding of those that are shorter")
-    return of_last(path, x, keep=True)
+    return of_last(path, x)
 
 
-def of_last(path: Finder, x: OnPath, keep: bool) -> OnPath:
+def of_last(path: Finder, x: OnPath) -> OnPath:
     """The last position of what the links give, taken right behind the last recurrent layer: what follows that works
     on every position by itself."""
     behind = max((k + 1 for k, link in enumerate(x.links) if link.kind == "recurrent"), default=0)
     if not behind:
         raise path.no("a step is taken of what no recurrent layer gave")
-    return OnPath((*x.links[:behind], ChainLink("last_step"), *x.links[behind:]), x.without_time(keep))
-
-
-def indexed(path: Finder, node: Node, op: ops.Index) -> OnPath:
-    """out[torch.arange(B), lengths - 1]"""
-    x, held = path.at(node.inputs[0]), [path.ends.holds(index) for index in node.inputs[1:]]
-    wanted = [{"B": "batch", "T": "last"}.get(axis) for axis in x.axes[:2]]
-    if op.axis or held != wanted:
-        raise path.no("it takes anything but the last step of each sequence")
-    return last_of_each(path, x, keep=False)
-
-
-def gathered(path: Finder, node: Node, op: ops.Gather) -> OnPath:
-    """out.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, C))"""
-    (source, index), x = node.inputs, path.at(node.inputs[0])
-    alike = all(same(node.shape[k], source.shape[k]) for k in range(node.rank) if k != op.axis)
-    if x.axes[op.axis] != "T" or not alike or path.ends.holds(index) != "last":
-        raise path.no("it takes anything but the last step of each sequence")
-    return last_of_each(path, x, keep=True)
-
-
-def last_of_each(path: Finder, x: OnPath, keep: bool) -> OnPath:
-    """Without a step, forward() would take that of the padding."""
-    path.ends.least = 1 if x.padding is None else path.ends.least
-    return of_last(path, x, keep)
+    return OnPath((*x.links[:behind], ChainLink("last_step"), *x.links[behind:]), x.without_time(keep=True))
 
 
 def reduced(path: Finder, node: Node, op: ops.Reduce) -> OnPath:
@@ -290,15 +213,10 @@ def reduced(path: Finder, node: Node, op: ops.Reduce) -> OnPath:
         raise path.no(f"{op.function} over anything but time")
     if all(link.kind != "recurrent" for link in x.links):
         raise path.no(f"the {op.function} is not over steps of a recurrent layer")
-    why = f"the {op.function} is over the padding behind sequences, too"
-    if x.padding is None:
-        path.reads_padding(why)
-    elif not skips_padding(op.function, x):
-        raise path.no(why)
-    return OnPath((*x.links, ChainLink(op.function)), x.without_time(op.keep), padding=x.padding)
+    return OnPath((*x.links, ChainLink(op.function)), x.without_time(op.keep))
 
 
-LINKS: dict[type[ops.Operation], Callable[..., OnPath | States | None]] = {
+LINKS: dict[type[ops.Operation], Callable[..., OnPath | States]] = {
     ops.Recurrent: recurrent,
     ops.LastState: last_state,
     ops.Embed: embed,
@@ -307,14 +225,10 @@ LINKS: dict[type[ops.Operation], Callable[..., OnPath | States | None]] = {
     ops.Softmax: scores,
     ops.LayerNorm: layer_norm,
     ops.Combine: combined,
-    ops.Choose: chosen,
-    ops.Unpack: unpacked,
     ops.Cast: cast,
     ops.Permute: permuted,
     ops.Reshape: reshaped,
     ops.Concat: joined,
     ops.Slice: sliced,
-    ops.Index: indexed,
-    ops.Gather: gathered,
     ops.Reduce: reduced,
 }

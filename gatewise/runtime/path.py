@@ -1,16 +1,13 @@
-"""Values on the path of a chain: the links before them, their axes, and what lies behind the ends of sequences."""
+"""Values on the path of a chain: the links before them and their axes."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from gatewise.program.fits import is_one
 from gatewise.program.graph import Node
 from gatewise.program.sizes import same
 from gatewise.runtime.chained import ChainLink
-
-BOUNDED = ("relu", "tanh", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -20,12 +17,6 @@ class OnPath:
     links: tuple[ChainLink, ...]
     axes: tuple[str, ...]  # B, T, C, R: rows of B and T, 1: of size 1; without C: it had width 1
     rows: tuple[tuple[str, int], ...] = ()  # the axes that R is made of, and their sizes
-    padding: float | None = None  # behind the ends; NaN: what a layer made of zeros; None: anything
-    alike: bool = True  # the chain has the same there
-
-    @property
-    def has_time(self) -> bool:
-        return "T" in self.axes or "R" in self.axes
 
     def without_time(self, keep: bool) -> tuple[str, ...]:
         """Its axes when one step is left, with an axis of its own or none."""
@@ -40,7 +31,11 @@ class States:
     part: str
     places: range
     whole: int  # places in all
-    ended: bool  # every sequence at its own end
+
+
+def axis_of(size: int) -> str:
+    """B, T, or C for a width."""
+    return str(size) if str(size) in ("B", "T") else "C"
 
 
 def renamed(x: OnPath, old: tuple[int, ...], new: tuple[int, ...]) -> OnPath | None:
@@ -73,27 +68,3 @@ def along_channels(x: OnPath, other: Node) -> bool:
     """Whether a tensor beside x has one number for a channel, or one for all."""
     axes = x.axes[len(x.axes) - other.rank :] if other.rank else ()
     return other.rank <= len(x.axes) and all(axis == "C" or is_one(n) for axis, n in zip(axes, other.shape))
-
-
-# Padding.
-
-
-def is_bounded(links: tuple[ChainLink, ...]) -> bool:
-    """Whether what the links give is never very low."""
-    last = links[-1] if links else ChainLink("")
-    return last.kind == "recurrent" or (last.kind == "pointwise" and last.name in BOUNDED)
-
-
-def gives_zeros(links: tuple[ChainLink, ...]) -> bool:
-    """Whether a chain has zeros behind the ends: after a recurrent layer, and after functions with f(0) = 0."""
-    for link in reversed(links):
-        if link.kind == "recurrent" or not link.keeps_zero:
-            return link.kind == "recurrent"
-    return False
-
-
-def skips_padding(pool: str, x: OnPath) -> bool:
-    """Whether a pool is the same without padding: a sum of zeros, a maximum of -inf, or of zeros behind relu()."""
-    if pool == "max" and x.links[-1] != ChainLink("pointwise", "relu"):
-        return x.padding == -math.inf
-    return pool != "mean" and x.padding == 0

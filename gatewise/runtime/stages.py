@@ -37,7 +37,6 @@ class Frame(NamedTuple):
     steps: int
     batch: int
     batch_first: bool = False
-    lengths: Array | None = None  # (B,) int32
     threads: int = 1
 
 
@@ -51,7 +50,7 @@ class NetworkStage:
 
     def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
         y = np.empty((frame.batch, self.width) if self.final else (*frame.axes, self.width), FLOAT32)
-        self.kernel(x, state, y, frame.steps, frame.batch, frame.batch_first, frame.lengths, frame.threads)
+        self.kernel(x, state, y, frame.steps, frame.batch, frame.batch_first, None, frame.threads)
         return y
 
 
@@ -67,7 +66,7 @@ class PoolStage:
     def run(self, x: Array, state: Floats, frame: Frame) -> Floats:
         y = np.empty((frame.batch, self.width), FLOAT32)
         whole = np.require(x, FLOAT32, ["C", "A"])
-        pool(self.name, whole, state, y, frame.steps, frame.batch_first, frame.lengths)
+        pool(self.name, whole, state, y, frame.steps, frame.batch_first, None)
         return y
 
 
@@ -226,10 +225,7 @@ class Lookup:
 
 
 def last_step(x: Array, frame: Frame) -> Array:  # (T, B, C) or (B, T, C) -> (B, C)
-    by_time = x.swapaxes(0, 1) if frame.batch_first else x
-    ends = -1 if frame.lengths is None else frame.lengths - 1
-    last: Array = by_time[ends, np.arange(frame.batch)]
-    return last
+    return x[:, -1].copy() if frame.batch_first else x[-1].copy()
 
 
 def log_softmax(x: Array) -> Array:

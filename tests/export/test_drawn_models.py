@@ -21,7 +21,6 @@ from sparse_networks import Case, sparse_networks
 from torch import Tensor, nn
 
 import gatewise as gw
-from gatewise.runtime.graph_engine import GraphEngine
 
 DRAWN = (12, 2_000)  # usual and --long
 NUMPY = {"float": "float32"}  # what ONNX calls otherwise
@@ -36,29 +35,27 @@ def first(answer: Any) -> Tensor:
 
 @dataclass
 class Drawn:
-    """A sparse network, what it is called with, and of that the lengths of packed sequences."""
+    """A sparse network, and what it is called with."""
 
     model: nn.Module
     inputs: tuple[Any, ...]
-    lengths: Tensor | None
     fresh: Callable[[], nn.Module | None]  # to load into
     source: Any  # says how to build it again
     read: Callable[[Any], Tensor] = first  # what is compared of an answer
 
     def __repr__(self) -> str:
-        return f"{self.source!r} called with lengths {self.lengths}"
+        return f"{self.source!r} called with {self.inputs[1:]}"
 
 
 def of_any_shape(case: Case) -> Drawn:
-    lengths = case.inputs[2] if case.options["shape"] == "packed" else None
     inputs = case.inputs[:2] if case.options["shape"] == "masked" else case.inputs  # no form takes mask=
     bare = isinstance(case.model, nn.RNNBase | gw.nn.Recurrent)
-    return Drawn(case.model, inputs, lengths, (lambda: None) if bare else case.fresh, case)
+    return Drawn(case.model, inputs, (lambda: None) if bare else case.fresh, case)
 
 
 def of_a_chain(case: Chain, lengths: Tensor | None = None) -> Drawn:
     inputs = (case.x,) if lengths is None else (case.x, lengths)
-    return Drawn(case.model, inputs, lengths, lambda: type(case.model)(case.model.o), case)
+    return Drawn(case.model, inputs, lambda: type(case.model)(case.model.o), case)
 
 
 def drawn() -> st.SearchStrategy[Drawn]:
@@ -109,7 +106,7 @@ def wrapped(case: Drawn, container: str, idiom: str) -> Drawn:
         return Wrapped(inner, way, idiom).eval()
 
     source = (container, idiom, case.source)
-    return Drawn(around(case.model), case.inputs, None, lambda: around(case.fresh()), source, way.unwrap)
+    return Drawn(around(case.model), case.inputs, lambda: around(case.fresh()), source, way.unwrap)
 
 
 # The forms: each makes one, or raises what it cannot take, and then answers.
@@ -130,9 +127,7 @@ def accelerated(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Ten
 
 def engine(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:
     made = gw.Engine(small, example=case.inputs)
-    if isinstance(made, GraphEngine):
-        return lambda: case.read(made(*case.inputs)[0])
-    return lambda: case.read(made(case.inputs[0], lengths=case.lengths)[0])  # a chain takes lengths by name
+    return lambda: case.read(made(*case.inputs)[0])
 
 
 def onnx(small: nn.Module, case: Drawn, folder: Path) -> Callable[[], Tensor]:

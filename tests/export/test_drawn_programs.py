@@ -16,7 +16,6 @@ from torch import Tensor
 
 import gatewise as gw
 from gatewise.program.graph import leaves
-from gatewise.runtime.graph_engine import GraphEngine
 
 DRAWN = (8, 10_000)  # usual and --long
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}  # sums in another order, through several layers
@@ -49,10 +48,7 @@ class Campaign:
                 self.same[name] += 1
 
     def engine(self, small: Any, graph: Graph, inputs: tuple[Tensor, ...]) -> list[Any]:
-        engine = gw.Engine(small, example=inputs)
-        if graph.lengths and not isinstance(engine, GraphEngine):  # a chain takes lengths by name
-            return leaves(engine(inputs[0], lengths=inputs[1])[0])
-        return leaves(engine(*inputs)[0])
+        return leaves(gw.Engine(small, example=inputs)(*inputs)[0])
 
     def onnx(self, small: Any, graph: Graph, inputs: tuple[Tensor, ...]) -> list[Any]:
         session = Session(small, self.folder, example=inputs)

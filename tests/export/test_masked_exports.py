@@ -63,7 +63,7 @@ def test_onnx_finds_the_ends_of_texts(name: str, opset: int, tmp_path: Path) -> 
             expected = model(x)
         (got,) = session.run(["y"], {"x": x.numpy()})
         torch.testing.assert_close(torch.from_numpy(got), expected, **CLOSE)
-    with pytest.raises(ValueError, match=f"ends a text at its padding, {PAD}, so the graph takes no"):
+    with pytest.raises(ValueError, match=r"lengths=True: forward\(\) takes no lengths; pack"):
         gw.export.to_onnx(model, tmp_path / "lengths.onnx", lengths=True)
     for text in ([1, PAD, 1], [PAD, 1, 1], [PAD, PAD, PAD]):  # padding may be anywhere
         check_no_step(session, model, torch.tensor([[1, 1, 3], text]))

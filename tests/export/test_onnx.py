@@ -16,7 +16,6 @@ import torch
 from chains import (
     CLOSE,
     PLAIN,
-    POOLED_ANSWERS,
     POOLS,
     Case,
     build,
@@ -100,21 +99,6 @@ def test_the_contract(case: Case, given_state: bool) -> None:
             torch.testing.assert_close(got[prefix + name], part, **CLOSE)
 
 
-@given(case=chains(layout="same", steps=5, batch=3), data=st.data())
-def test_lengths(case: Case, data: Any) -> None:
-    """Each padded sequence is what it would be alone; so are its last states."""
-    lengths = torch.tensor([data.draw(st.integers(1, 5)) for _ in range(3)])
-    got = Exported(case.small, states=True, lengths=True)(case.x, states_of(case), lengths)
-    for b, expected in enumerate(case.one_by_one(lengths, case.state)):
-        answer = got["y"]
-        if case.model.o["take"] == "all":
-            batch = 0 if case.model.time else 1
-            answer = answer.narrow(batch, b, 1).narrow(1 - batch, 0, int(lengths[b]))
-        else:
-            answer = answer[b : b + 1]
-        torch.testing.assert_close(answer, expected, **CLOSE)
-
-
 @given(case=packed_chains(), lengths=three_lengths)
 def test_packing(case: Case, lengths: Tensor) -> None:
     """A forward() that packs: its lengths are an input, and answer and last states are its own."""
@@ -138,18 +122,6 @@ def test_lengths_can_be_left_out() -> None:
     with torch.no_grad():
         expected, _ = case.small(case.x, torch.full((2,), 4))
     torch.testing.assert_close(exported(case.x, {})["y"], expected, **CLOSE)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
-def test_a_sequence_of_no_step_keeps_its_state(layer: type[nn.Module], bidirectional: bool) -> None:
-    exported = Exported(layer(2, 3, bidirectional=bidirectional), states=True, lengths=True)
-    states = {name: torch.randn(1 + bidirectional, 2, 3) for name in exported.inputs[2:]}
-    out = exported(torch.randn(4, 2, 2), states, torch.tensor([4, 0]))
-    for name, before in zip(("hn", "cn"), states.values()):
-        after = out[name]
-        torch.testing.assert_close(after[:, 1], before[:, 1])
-        assert not torch.allclose(after[:, 0], before[:, 0])
 
 
 def test_a_neuron_scale_of_zero_divides_nothing() -> None:
@@ -177,7 +149,7 @@ def with_state(model: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
 
 def test_lengths_are_what_torch_has() -> None:
     """int64, as torch.tensor([3, 1]) is; ONNX's own nodes want int32."""
-    exported = Exported(nn.GRU(2, 3), lengths=True)
+    exported = Exported(build(0, PLAIN | {"packs": "cut"}).small)
     kinds = {given.name: given.type.tensor_type.elem_type for given in exported.graph.input}
     assert kinds["lengths"] == onnx.TensorProto.INT64
 
@@ -228,11 +200,10 @@ def test_what_is_gone_leaves_constants(cell: str, empty: str) -> None:
 def test_opsets(opset: int, take: str) -> None:
     options = {"density": 0.6, "words": 0, "gate_activation": "hard_sigmoid", "take": take, "norm": "layer"}
     case = build(4, PLAIN | options)
-    for lengths in (None, torch.tensor([4, 4])):
-        exported = Exported(case.small, opset=opset, states=True, lengths=lengths is not None)
-        torch.testing.assert_close(
-            exported(case.x, states_of(case), lengths)["y"], case.answer(case.x, case.state), **CLOSE
-        )
+    exported = Exported(case.small, opset=opset, states=True)
+    torch.testing.assert_close(
+        exported(case.x, states_of(case))["y"], case.answer(case.x, case.state), **CLOSE
+    )
 
 
 @pytest.mark.parametrize("take", POOLS)
@@ -243,19 +214,7 @@ def test_a_negative_scale_turns_a_maximum_around(take: str, head: bool) -> None:
     assert (case.small.rnn.layers[-1].neuron_scale < 0).any()
     expected = case.answer(case.x, masked=True)
     torch.testing.assert_close(gw.Engine(case.small)(case.x)[0], expected, **CLOSE)
-    for lengths in (None, torch.tensor([4, 4])):
-        exported = Exported(case.small, states=False, lengths=lengths is not None)
-        torch.testing.assert_close(exported(case.x, {}, lengths)["y"], expected, **CLOSE)
-
-
-@pytest.mark.parametrize("between", ["", "sigmoid"])
-@pytest.mark.parametrize("take", [*POOLS, *POOLED_ANSWERS])
-def test_a_sequence_of_no_step_is_pooled_as_in_the_engine(take: str, between: str) -> None:
-    case = build(3, {**PLAIN, "bayes": True, "between": between, "take": take})
-    lengths = torch.tensor([0, 3])
-    expected, _ = gw.Engine(case.small)(case.x, lengths=lengths)
-    got = Exported(case.small, states=False, lengths=True)(case.x, {}, lengths)
-    torch.testing.assert_close(got["y"], expected, **CLOSE)
+    torch.testing.assert_close(Exported(case.small, states=False)(case.x, {})["y"], expected, **CLOSE)
 
 
 def test_batch_and_time_are_free() -> None:

@@ -280,88 +280,56 @@ def mean_in_place(m: Any, x: Any, lengths: Any) -> Any:
     return m.fc(total)
 
 
-PACKED: dict[str, tuple[Callable[..., Any], str, bool]] = {
-    "last state": (lambda m, x, n: m.fc(m.rnn(pack(x, n))[1][-1]), "BC", False),
-    "sorted": (lambda m, x, n: m.fc(m.rnn(pack(x, n, enforce_sorted=True))[1][-1]), "BC", False),
-    "by name": (
-        lambda m, x, n: m.fc(m.rnn(pack_padded_sequence(lengths=n, input=x, batch_first=True))[1][-1]),
-        "BC",
-        False,
+PACKED: dict[str, Callable[..., Any]] = {
+    "last state": lambda m, x, n: m.fc(m.rnn(pack(x, n))[1][-1]),
+    "sorted": lambda m, x, n: m.fc(m.rnn(pack(x, n, enforce_sorted=True))[1][-1]),
+    "by name": lambda m, x, n: m.fc(m.rnn(pack_padded_sequence(lengths=n, input=x, batch_first=True))[1][-1]),
+    "lengths on the CPU": lambda m, x, n: m.fc(m.rnn(pack(x, n.cpu()))[1][-1]),
+    "a list": lambda m, x, n: m.fc(m.rnn(pack(x, n.tolist()))[1][-1]),
+    "whole numbers": lambda m, x, n: m.fc(m.rnn(pack(x, n.to("cpu", torch.int64)))[1][-1]),
+    "padded": lambda m, x, n: m.fc(m.out(x, n)),
+    "padded to x": lambda m, x, n: m.fc(m.out(x, n, total_length=x.shape[1])),
+    "the other axis first": lambda m, x, n: m.fc(pad_packed_sequence(m.rnn(pack(x, n))[0])[0]),
+    "rows": lambda m, x, n: m.fc(m.out(x, n)).flatten(0, 1),
+    "last step of each": lambda m, x, n: m.fc(ends(m.out(x, n), n)),
+    "padding that was read": lambda m, x, n: m.two(pack(m.rnn(x)[0], n))[1][-1],
+    "padding that was read, and cut": lambda m, x, n: m.fc(padded(pack(m.rnn(x)[0], n))[0]),
+    "packed once for two layers": lambda m, x, n: m.fc(m.two(m.rnn(pack(x, n))[0])[1][-1]),
+    "packed again": again,
+    "sum": lambda m, x, n: m.fc(m.out(x, n).sum(1)),
+    "sum of a function": lambda m, x, n: m.fc(m.out(x, n, total_length=x.size(1)).tanh().sum(1)),
+    "mean": lambda m, x, n: m.fc(m.out(x, n).sum(1) / n.unsqueeze(1)),
+    "mean by index": lambda m, x, n: m.fc(m.out(x, n).sum(1) / n[:, None].float()),
+    "mean by the last index": lambda m, x, n: m.fc(m.out(x, n).sum(1) / n[..., None].int()),
+    "mean by view": lambda m, x, n: m.fc(m.out(x, n).sum(1).div(n.view(-1, 1))),
+    "mean by reshape": lambda m, x, n: torch.div(m.out(x, n).sum(1), n.reshape((-1, 1)).cpu()),
+    "mean by what is never 0": lambda m, x, n: m.fc(
+        m.out(x, n).sum(1) / torch.unsqueeze(n.clamp(min=1), dim=1)
     ),
-    "lengths on the CPU": (lambda m, x, n: m.fc(m.rnn(pack(x, n.cpu()))[1][-1]), "BC", False),
-    "a list": (lambda m, x, n: m.fc(m.rnn(pack(x, n.tolist()))[1][-1]), "BC", False),
-    "whole numbers": (lambda m, x, n: m.fc(m.rnn(pack(x, n.to("cpu", torch.int64)))[1][-1]), "BC", False),
-    "padded": (lambda m, x, n: m.fc(m.out(x, n)), "BTC", True),
-    "padded to x": (lambda m, x, n: m.fc(m.out(x, n, total_length=x.shape[1])), "BTC", False),
-    "the other axis first": (
-        lambda m, x, n: m.fc(pad_packed_sequence(m.rnn(pack(x, n))[0])[0]),
-        "TBC",
-        True,
+    "mean in place": mean_in_place,
+    "mean of channels first": lambda m, x, n: m.fc(m.out(x, n).transpose(1, 2).sum(-1) / n[:, None]),
+    "maximum": lambda m, x, n: m.fc(m.out(x, n, padding_value=LOWEST).max(dim=1).values),
+    "maximum of channels first": lambda m, x, n: m.fc(
+        F.adaptive_max_pool1d(m.out(x, n, padding_value=LOWEST).transpose(1, 2), 1).squeeze(-1)
     ),
-    "rows": (lambda m, x, n: m.fc(m.out(x, n)).flatten(0, 1), "RC", True),
-    "last step of each": (lambda m, x, n: m.fc(ends(m.out(x, n), n)), "BC", False),
-    "padding that was read": (lambda m, x, n: m.two(pack(m.rnn(x)[0], n))[1][-1], "BC", False),
-    "padding that was read, and cut": (lambda m, x, n: m.fc(padded(pack(m.rnn(x)[0], n))[0]), "BTC", True),
-    "packed once for two layers": (lambda m, x, n: m.fc(m.two(m.rnn(pack(x, n))[0])[1][-1]), "BC", False),
-    "packed again": (again, "BTC", False),
-    "sum": (lambda m, x, n: m.fc(m.out(x, n).sum(1)), "BC", False),
-    "sum of a function": (
-        lambda m, x, n: m.fc(m.out(x, n, total_length=x.size(1)).tanh().sum(1)),
-        "BC",
-        False,
-    ),
-    "mean": (lambda m, x, n: m.fc(m.out(x, n).sum(1) / n.unsqueeze(1)), "BC", False),
-    "mean by index": (lambda m, x, n: m.fc(m.out(x, n).sum(1) / n[:, None].float()), "BC", False),
-    "mean by the last index": (lambda m, x, n: m.fc(m.out(x, n).sum(1) / n[..., None].int()), "BC", False),
-    "mean by view": (lambda m, x, n: m.fc(m.out(x, n).sum(1).div(n.view(-1, 1))), "BC", False),
-    "mean by reshape": (lambda m, x, n: torch.div(m.out(x, n).sum(1), n.reshape((-1, 1)).cpu()), "BC", False),
-    "mean by what is never 0": (
-        lambda m, x, n: m.fc(m.out(x, n).sum(1) / torch.unsqueeze(n.clamp(min=1), dim=1)),
-        "BC",
-        False,
-    ),
-    "mean in place": (mean_in_place, "BC", False),
-    "mean of channels first": (
-        lambda m, x, n: m.fc(m.out(x, n).transpose(1, 2).sum(-1) / n[:, None]),
-        "BC",
-        False,
-    ),
-    "maximum": (lambda m, x, n: m.fc(m.out(x, n, padding_value=LOWEST).max(dim=1).values), "BC", False),
-    "maximum of channels first": (
-        lambda m, x, n: m.fc(
-            F.adaptive_max_pool1d(m.out(x, n, padding_value=LOWEST).transpose(1, 2), 1).squeeze(-1)
-        ),
-        "BC",
-        False,
-    ),
-    "maximum behind relu": (lambda m, x, n: m.fc(m.out(x, n).relu().max(1)[0]), "BC", False),
-    "last step before -inf": (lambda m, x, n: ends(m.out(x, n, padding_value=LOWEST), n), "BC", False),
-    "-inf that is packed": (
-        lambda m, x, n: m.two(pack(m.out(x, n, padding_value=LOWEST), n))[1][-1],
-        "BC",
-        False,
-    ),
-    "from zeros": (
-        lambda m, x, n: m.fc(m.rnn(pack(x, n), x.new_zeros(1, x.size(0), H))[1][-1]),
-        "BC",
-        False,
-    ),
+    "maximum behind relu": lambda m, x, n: m.fc(m.out(x, n).relu().max(1)[0]),
+    "last step before -inf": lambda m, x, n: ends(m.out(x, n, padding_value=LOWEST), n),
+    "-inf that is packed": lambda m, x, n: m.two(pack(m.out(x, n, padding_value=LOWEST), n))[1][-1],
+    "from zeros": lambda m, x, n: m.fc(m.rnn(pack(x, n), x.new_zeros(1, x.size(0), H))[1][-1]),
 }
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_packing_is_no_link(name: str) -> None:
-    """It hands on what it is given; the lengths are the engine's, and so are zeros behind the ends."""
-    rule, axes, cut = PACKED[name]
-    model = Packs(rule).eval()
-    chain = chain_of(model)
-    assert (chain.output_axes, chain.cut, chain.lengths, chain.needs_lengths) == (axes, cut, "lengths", True)
-    assert not chain.returns_state
+    """A chain has one length for all; with lengths of their own sequences run as a graph."""
+    model = Packs(PACKED[name]).eval()
+    with pytest.raises(ChainError):
+        chain_of(model)
     x, lengths = torch.randn(3, 6, E), torch.tensor([5, 2, 1])
     with torch.no_grad():
         expected = model(x, lengths)
-    answer, _ = gw.Engine(model)(x, lengths=lengths)
-    torch.testing.assert_close(answer, expected[0] if isinstance(expected, tuple) else expected)
+    answer, _ = gw.Engine(model)(x, lengths)
+    torch.testing.assert_close(answer, expected)
 
 
 def written(n: Any) -> Any:
@@ -473,20 +441,25 @@ class PacksIfAsked(Packs):
 
 
 def test_lengths_that_can_be_left_out() -> None:
-    """Without them forward() must be the same function of sequences as long as x."""
+    """Each way to call forward() is another function, perhaps."""
 
     def forward(m: Any, x: Any, lengths: Any) -> Any:
         return m.fc(m.rnn(x)[0] if lengths is None else m.out(x, lengths))
 
-    model, x = PacksIfAsked(forward).eval(), torch.randn(3, 6, E)
-    chain = chain_of(model)
-    assert (chain.lengths, chain.needs_lengths, chain.cut) == ("lengths", False, True)
-    torch.testing.assert_close(gw.Engine(model)(x)[0], model(x))
-    mean = PacksIfAsked(lambda m, x, n: m.rnn(x)[0].mean(1) if n is None else m.out(x, n).sum(1) / n[:, None])
-    torch.testing.assert_close(gw.Engine(mean.eval())(x)[0], mean(x))
-    other = PacksIfAsked(lambda m, x, n: m.fc(m.rnn(x)[0].relu() if n is None else m.out(x, n)))
-    with pytest.raises(ChainError, match="another function when it is called without lengths"):
-        chain_of(other)
+    def mean(m: Any, x: Any, n: Any) -> Any:
+        return m.rnn(x)[0].mean(1) if n is None else m.out(x, n).sum(1) / n[:, None]
+
+    def other(m: Any, x: Any, n: Any) -> Any:
+        return m.fc(m.rnn(x)[0].relu() if n is None else m.out(x, n))
+
+    x, lengths = torch.randn(3, 6, E), torch.tensor([5, 2, 1])
+    for rule in (forward, mean, other):
+        model = PacksIfAsked(rule).eval()
+        engine = gw.Engine(model)
+        torch.testing.assert_close(engine(x)[0], model(x))
+        torch.testing.assert_close(engine(x, lengths)[0], model(x, lengths))
+        pieces = [engine.step(x[:, t]) for t in range(6)]
+        torch.testing.assert_close(pieces[-1], model(x) if rule is mean else model(x)[:, -1])
 
 
 @pytest.mark.parametrize(

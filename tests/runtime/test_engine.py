@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from chains import (
     CLOSE,
     PLAIN,
-    POOLED_ANSWERS,
-    POOLS,
     VECTORS,
     WORDS,
     Case,
@@ -71,19 +69,6 @@ def test_streaming(case: Case, by_call: bool) -> None:
         torch.testing.assert_close(join(parts, case.model.time), expected, **CLOSE)
 
 
-@given(case=chains(layout="same", steps=5, batch=3), data=st.data())
-def test_lengths(case: Case, data: Any) -> None:
-    """Each padded sequence is what it would be alone."""
-    lengths = torch.tensor([data.draw(st.integers(1, 5)) for _ in range(3)])
-    answer, _ = gw.Engine(case.small)(case.x, lengths=lengths)
-    for b, expected in enumerate(case.one_by_one(lengths)):
-        own = answer[b : b + 1]
-        if case.model.o["take"] == "all":
-            batch = 0 if case.model.time else 1
-            own = answer.narrow(batch, b, 1).narrow(1 - batch, 0, int(lengths[b]))
-        torch.testing.assert_close(own, expected, **CLOSE)
-
-
 @pytest.mark.parametrize("order", ["rising", "falling", "drawn", "equal"])
 def test_many_lengths_in_any_order(order: str) -> None:
     """The kernels sort sequences by length: whatever order they come in, each gets the answer it has alone."""
@@ -93,10 +78,12 @@ def test_many_lengths_in_any_order(order: str) -> None:
         "drawn": torch.randint(0, 86, (600,)),
         "equal": torch.full((600,), 3),
     }[order]
-    engine, x = gw.Engine(nn.LSTM(1, 1)), torch.randn(86, 600, 1)
-    answer, _ = engine(x, lengths=lengths)
+    lengths, x = lengths.clamp(min=1), torch.randn(87, 600, 1)
+    case = build(3, VECTORS | {"packs": "whole", "batch": 600, "size": 1})
+    engine = gw.Engine(case.small)
+    answer, _ = engine(x, lengths)
     for b in range(0, 600, 37):
-        alone, _ = engine(x[:, b : b + 1], lengths=lengths[b : b + 1])
+        alone, _ = engine(x[:, b : b + 1], lengths[b : b + 1])
         torch.testing.assert_close(answer[:, b : b + 1], alone)
 
 
@@ -105,7 +92,7 @@ def test_packing(case: Case, lengths: Tensor) -> None:
     """A forward() that packs: its answer at every position, those behind the ends too, and for as many of them."""
     engine = gw.Engine(case.small)
     expected = no_grad(case.small, case.x, lengths)
-    answer, _ = engine(case.x, lengths=lengths)
+    answer, _ = engine(case.x, lengths)
     torch.testing.assert_close(answer, expected[0] if isinstance(expected, tuple) else expected, **CLOSE)
     array, _ = engine(case.x.numpy(), lengths=lengths.numpy().astype(np.uint8))
     np.testing.assert_array_equal(array, answer.numpy())
@@ -118,69 +105,9 @@ def test_packed_sequences_that_go_on(batch_first: bool) -> None:
     engine = gw.Engine(case.small)
     first, second = torch.tensor([2, 1, 3]), torch.tensor([1, 4, 2])
     _, between = no_grad(case.small, case.x, first)
-    _, state = engine(case.x, lengths=first)
+    _, state = engine(case.x, first)
     expected, _ = no_grad(case.small, case.x, second, between)
-    torch.testing.assert_close(engine(case.x, state, lengths=second)[0], expected, **CLOSE)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
-def test_a_sequence_of_no_step_keeps_its_state(layer: type[nn.Module], bidirectional: bool) -> None:
-    """It gives zeros, and the next call goes on as if this one had not been."""
-    engine = gw.Engine(layer(3, 4, 2, bidirectional=bidirectional))
-    x = torch.randn(5, 2, 3)
-    _, state = engine(x)
-    none, after = engine(x, state, lengths=[0, 5])
-    assert not none[:, 0].any()
-    one, other = engine(x, state)[0], engine(x, after)[0]
-    assert torch.equal(other[:, 0], one[:, 0])
-    assert not torch.allclose(other[:, 1], one[:, 1])
-
-
-pieces = st.lists(st.integers(0, 5), min_size=3, max_size=3).map(torch.tensor)
-
-
-@given(
-    case=st.one_of(
-        [chains(take=take, bidirectional=False, steps=5, batch=3) for take in (*POOLS, *POOLED_ANSWERS)]
-    ),
-    lengths=st.lists(pieces, min_size=2, max_size=3),
-)
-def test_pooled_sequences_in_pieces_of_any_length(case: Case, lengths: list[Tensor]) -> None:
-    """After every piece, of no step too, the answer of a pool is that of all steps so far."""
-    engine, state = gw.Engine(case.small), None
-    time, batch = case.model.time, 1 - case.model.time
-    done = [case.x.narrow(batch, b, 1).narrow(time, 0, 0) for b in range(3)]
-    for sizes in lengths:
-        answer, state = engine(case.x, state, lengths=sizes)
-        for b, n in enumerate(sizes.tolist()):
-            own = case.x.narrow(batch, b, 1).narrow(time, 0, n)
-            done[b] = torch.cat([done[b], own], time)
-            if done[b].size(time):
-                torch.testing.assert_close(answer[b : b + 1], case.answer(done[b]), **CLOSE)
-
-
-@pytest.mark.parametrize("between", ["", "sigmoid"])
-@pytest.mark.parametrize("take", [*POOLS, *POOLED_ANSWERS])
-def test_a_sequence_of_no_step_is_pooled_as_its_last_step(take: str, between: str) -> None:
-    """Over what the layers make of zeros: removed channels are that, too. It leaves no trace in the state."""
-    options = {**VECTORS, "bayes": True, "between": between, "scores": "sigmoid"}
-    pooled, last = (build(3, {**options, "take": name}) for name in (take, "last"))
-    engine = gw.Engine(pooled.small)
-    answer, state = engine(pooled.x, lengths=[0, 4])
-    expected, _ = gw.Engine(last.small)(last.x, lengths=[0, 4])
-    torch.testing.assert_close(answer[0], expected[0], **CLOSE)
-    again, _ = engine(pooled.x, state)
-    torch.testing.assert_close(again[0], pooled.answer(pooled.x)[0], **CLOSE)
-
-
-@pytest.mark.parametrize("between", ["", "sigmoid"])
-def test_a_piece_without_a_step_leaves_the_answer_so_far(between: str) -> None:
-    case = build(3, {**VECTORS, "between": between, "take": "last"})
-    engine = gw.Engine(case.small)
-    before, state = engine(case.x)
-    after, _ = engine(case.x, state, lengths=[0, 4])
-    torch.testing.assert_close(after[0], before[0], **CLOSE)
+    torch.testing.assert_close(engine(case.x, second, state)[0], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("scores", ["tanh", "sigmoid"])
@@ -432,12 +359,3 @@ def test_calls_again(as_given: Any) -> None:
         engine(as_given(x), gw.Engine(nn.GRU(3, 6))(as_given(x))[1])
     steps = [torch.as_tensor(engine.step(as_given(row))) for row in x]
     torch.testing.assert_close(torch.stack(steps), expected)
-
-
-def test_lengths_of_a_piece_are_refused() -> None:
-    """forward() is told how long whole sequences are; of a piece it would be another number to every engine."""
-    case = build(3, VECTORS | {"packs": "cut", "batch": 3, "take": "last"})
-    engine, sizes = gw.Engine(case.small), [2, 1, 3]
-    _, state = engine(case.x, lengths=sizes)
-    with pytest.raises(TypeError, match="'lengths' says how long whole sequences are"):
-        engine(case.x, state, lengths=sizes)

@@ -54,29 +54,33 @@ def test_lengths(name: str, cell: str) -> None:
         x = torch.randn(len(lengths), steps, E, generator=generator)
         with torch.no_grad():
             expected = model(x, torch.tensor(lengths))
+        torch.testing.assert_close(engine(x, torch.tensor(lengths))[0], expected, **CLOSE)
         torch.testing.assert_close(engine(x, lengths=lengths)[0], expected, **CLOSE)
-    chain = chain_of(model)
-    assert (chain.lengths, chain.needs_lengths, chain.pad) == ("lengths", True, None)
+    with pytest.raises(ChainError):
+        chain_of(model)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("name", WORDS)
 def test_padded_texts(name: str, cell: str) -> None:
-    """The engine finds the ends of texts by itself, as forward() does."""
+    """forward() finds the ends of texts by itself, and so does the engine, wherever padding lies."""
     generator = torch.Generator().manual_seed(0)
     model = OfWords(WORDS[name], cell).eval()
     engine = gw.Engine(model)
-    assert (chain_of(model).pad, chain_of(model).lengths) == (PAD, "")
     for _ in range(25):
         x = texts(*random_lengths(generator))
         with torch.no_grad():
             expected = model(x)
         torch.testing.assert_close(engine(x)[0], expected, **CLOSE)
         torch.testing.assert_close(torch.from_numpy(engine(x.numpy())[0]), expected, **CLOSE)
-    engine.reset()
-    x = texts([5], 5)
-    steps = [engine.step(x[:, t]) for t in range(5)]
-    torch.testing.assert_close(steps[-1], model(x).detach(), **CLOSE)
+    for text in ([1, PAD, 1, PAD, PAD], [PAD] * 5):
+        x = texts([5, 4], 5)
+        x[1] = torch.tensor(text)
+        check_answers(model, x)
+    with pytest.raises(
+        TypeError, match=r"lengths is no argument .*; where sequences end early, pack them in"
+    ):
+        engine(x, lengths=[5, 4])
 
 
 def test_texts_with_time_first() -> None:
@@ -88,33 +92,6 @@ def test_texts_with_time_first() -> None:
     model.rnn.batch_first = False
     x = texts([5, 2, 1], 6).t()
     torch.testing.assert_close(gw.Engine(model)(x)[0], model(x).detach(), **CLOSE)
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_texts_that_are_not_words_and_then_padding_are_refused(name: str) -> None:
-    """x != pad is true behind it, too; lengths cannot say that."""
-    engine = gw.Engine(OfWords(WORDS[name]).eval())
-    x = texts([5, 4], 5)
-    for text, why in (([1, PAD, 1, PAD, PAD], "a word behind it"), ([PAD] * 5, "no word")):
-        x[1] = torch.tensor(text)
-        with pytest.raises(ValueError, match=f"{PAD} is padding, but sequence 1 has {why}"):
-            engine(x)
-    for _ in range(2):
-        engine.step(torch.tensor([1, 3]))
-        with pytest.raises(ValueError, match=f"{PAD} is padding, which is no step"):
-            engine.step(torch.tensor([1, PAD]))
-    with pytest.raises(
-        TypeError, match=f"ends a text at its padding, {PAD}, so the engine takes no lengths="
-    ):
-        engine(texts([5, 4], 5), lengths=[5, 4])
-
-
-@pytest.mark.parametrize("name", [name for name in LENGTHS if "pack" not in name])
-def test_a_sequence_without_a_step_is_refused(name: str) -> None:
-    """forward() gives NaN, -inf or what it made of padding; the engine would give what it makes of zeros."""
-    engine = gw.Engine(OfVectors(LENGTHS[name]).eval())
-    with pytest.raises(ValueError, match=r"sequence 1 has length 0, outside 1\.\.3"):
-        engine(torch.randn(2, 3, E), lengths=[3, 0])
 
 
 def test_lengths_that_can_be_left_out() -> None:
@@ -130,8 +107,6 @@ def test_lengths_that_can_be_left_out() -> None:
 
     x, n = torch.randn(3, 5, E), torch.tensor([5, 2, 1])
     other = MayTakeLengths(lambda m, x, n: mean(m, x, n) if n is None else last(m, x, n)).eval()
-    with pytest.raises(ChainError, match="another function when it is called without lengths"):
-        chain_of(other)
     check_answers(other, x)
     check_answers(other, x, lengths=n)
     for model in (MayTakeLengths(mean).eval(), MayTakeLengths(last).eval()):
@@ -191,27 +166,14 @@ class DoesNotRead(Padded):
         return self.fc(self.out(x)[:, -1].to(lengths.device))
 
 
-def test_lengths_that_forward_does_not_go_by_are_none_of_the_engine(tmp_path: Path) -> None:
-    """The engine would end sequences where forward() does not; ONNX does with them what it does."""
+def test_lengths_that_forward_does_not_go_by(tmp_path: Path) -> None:
+    """They are an argument as it is one of forward(), which may leave them unread."""
     model = DoesNotRead(lambda *_: None).eval()
     engine, x = gw.Engine(model), torch.randn(2, 3, E)
-    torch.testing.assert_close(engine(x)[0], model(x, torch.tensor([3, 1])).detach(), **CLOSE)
-    why = "has an argument 'lengths' that is no length in its chain .leave it out there., so the"
-    with pytest.raises(TypeError, match=f"{why} engine takes no lengths="):
-        engine(x, lengths=[3, 1])
+    torch.testing.assert_close(engine(x, [3, 1])[0], model(x, torch.tensor([3, 1])).detach(), **CLOSE)
     session = onnxruntime.InferenceSession(gw.export.to_onnx(model, tmp_path / "model.onnx", lengths=True))
     (got,) = session.run(None, {"x": x.numpy(), "lengths": np.array([3, 1])})
     torch.testing.assert_close(torch.from_numpy(got), model(x, torch.tensor([3, 1])).detach(), **CLOSE)
-
-
-def test_a_state_that_forward_takes_is_no_length() -> None:
-    class Starts(Padded):
-        def forward(self, x: Any, state: Any = None) -> Any:
-            return self.fc(self.rnn(x, state)[0][:, -1])
-
-    model, x = Starts(lambda *_: None).eval(), torch.randn(2, 3, E)
-    answer, _ = gw.Engine(model)(x, lengths=[3, 1])
-    torch.testing.assert_close(answer[1:], model(x[1:, :1]).detach(), **CLOSE)
 
 
 def test_one_number_for_a_step() -> None:
@@ -297,14 +259,8 @@ def test_what_only_looks_like_a_mask(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*LENGTHS, *(f"words: {name}" for name in WORDS)])
 def test_a_backward_direction_begins_in_the_padding(name: str) -> None:
-    """In a chain it would begin at the end of each sequence; packed, it does in forward(), too."""
     kind, rule = (OfVectors, LENGTHS[name]) if name in LENGTHS else (OfWords, WORDS[name[7:]])
     model = kind(rule, bidirectional=True).eval()
-    if name in ("packed, mean by mask", "packed, maximum by mask", "words: packed"):
-        chain_of(model)
-    else:
-        with pytest.raises(ChainError):
-            chain_of(model)
     if name in LENGTHS:
         check_answers(model, torch.randn(3, 5, E), lengths=torch.tensor([5, 2, 1]))
     else:
@@ -331,5 +287,4 @@ def test_masks_of_words_that_are_no_padding(forward: Callable[..., Any]) -> None
 def test_words_above_zero_are_those_that_are_not_zero() -> None:
     model = OfWords(lambda m, x: m.fc((m.out(m.emb(x)) * (x > 0)[..., None]).sum(1))).eval()
     x = texts([3, 5], 5, pad=0)
-    assert chain_of(model).pad == 0
     torch.testing.assert_close(gw.Engine(model)(x)[0], model(x).detach(), **CLOSE)

@@ -36,13 +36,7 @@ def recurrence(
         attributes |= {"activation_alpha": [0.2], "activation_beta": [0.5]}
     if cell.name == "GRU":
         attributes["linear_before_reset"] = 1
-    every, *lasts = graph.add_many(cell.name, inputs, wanted[: 1 + cell.n_states], **attributes)
-    if starts and lengths:
-        # A sequence of no step keeps its state; ONNX Runtime gives zeros.
-        empty = graph.add("Equal", lengths, graph.integers(0))
-        empty = graph.add("Unsqueeze", empty, graph.integers(0, 2))  # (1, B, 1)
-        lasts = [last and graph.add("Where", empty, start, last) for start, last in zip(starts, lasts)]
-    return [every, *lasts]
+    return graph.add_many(cell.name, inputs, wanted[: 1 + cell.n_states], **attributes)
 
 
 def enter(graph: Graph, state: str, places: int, place: int, part: int, r: Recurrence) -> str:

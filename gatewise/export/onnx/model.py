@@ -14,11 +14,10 @@ from typing import Any
 from torch import nn
 
 from gatewise.export.onnx.program import program_model
-from gatewise.export.onnx.ways import chosen, length_arguments, with_states, without_states
+from gatewise.export.onnx.ways import chosen, with_states, without_states
 from gatewise.export.written import write_atomic
 from gatewise.program.calling import bound_example, required
 from gatewise.program.graph import Program, only_called_with
-from gatewise.runtime.chain import find_chain
 from gatewise.runtime.chained import ChainError
 from gatewise.runtime.narrow import recorded, shippable
 
@@ -38,9 +37,8 @@ def to_onnx(
 
     Args:
         states: whether initial states are inputs and last states outputs. None: where forward() returns them.
-        lengths: whether the graph takes the length of every sequence. Past its end a recurrent layer gives zeros; the
-            last step is that of the sequence, and mean, maximum and sum are over its steps. None: where forward()
-            takes them; where it finds them by the padding of texts, so does the graph.
+        lengths: whether the graph takes the lengths that forward() takes; False: all sequences are as long as x.
+            None: where forward() takes them.
         example: the arguments of one call, where forward() does not say what its inputs look like.
 
     Raises:
@@ -70,10 +68,6 @@ def program_of(
     """The compact model, and its program as asked for."""
     small = shippable(model)
     found = recorded(small, example)
-    if lengths and not any(map(length_arguments, found)):
-        chain = find_chain(small, found)
-        if chain.no_lengths:
-            raise ValueError(f"lengths=True: {chain.no_lengths}, so the graph takes no lengths.")
     shown = {name for name, value in bound_example(small, example).items() if value is not None}
     every, found = found, [p for p in found if p.unread <= shown]
     if states is None and lengths is None:

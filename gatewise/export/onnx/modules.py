@@ -12,7 +12,6 @@ from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, Compa
 from gatewise.export.onnx.graph import Graph, not_empty
 from gatewise.export.onnx.layers import enter, leave, looked_up, read, recurrence
 from gatewise.export.onnx.tensors import ARRAYS, Held, Tensors
-from gatewise.export.onnx.ways import LengthsBeside
 from gatewise.nn.lookup import bias_of, cell_of, matrix_of, why_not_recurrent
 from gatewise.program.graph import INT, Node
 from gatewise.program.operations import (
@@ -202,9 +201,9 @@ class Stack:
 
     def __init__(self, t: Tensors, node: Node, op: Recurrent, module: CompactRecurrent) -> None:
         self.t, self.node, self.module = t, node, module
-        self.lengths = t.whole(node.inputs[1]) if op.lengths else ""
-        if op.lengths and not isinstance(node.inputs[1].op, LengthsBeside):  # forward() cannot pack no step
-            self.lengths = not_empty(t.graph, self.lengths)
+        self.lengths = (
+            not_empty(t.graph, t.whole(node.inputs[1])) if op.lengths else ""
+        )  # no step is not packed
         self.starts = [t.whole(state) for state in node.inputs[len(node.inputs) - op.states :]]
         self.wanted = {user.op.part for user in t.users[node] if isinstance(user.op, LastState)}
         self.finals: list[list[str]] = []  # by place: h, or h and c, (1, B, H); empty where nobody wants one
