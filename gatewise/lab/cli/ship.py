@@ -27,7 +27,7 @@ def export(
     ] = None,
     lengths: Annotated[
         bool | None,
-        typer.Option(help="ONNX: the length of each sequence as an input; where forward() packs by default."),
+        typer.Option(help="ONNX: the lengths that forward() takes as an input; --no-lengths: as long as x, all."),
     ] = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
