@@ -98,6 +98,7 @@ class RecurrentLayer:
         words: CompactEmbedding | None = None,
         fold: bool | None = None,
         weights: Weights = "float32",
+        last: bool = False,  # nobody reads a step, only the last states
     ) -> None:
         stack = as_compact(module, name)
         narrower = Narrower(stack.input_size)
@@ -114,7 +115,9 @@ class RecurrentLayer:
         self.places = np.concatenate([r.neurons + d * self.hidden for d, r in enumerate(top)])
         self.width = self.hidden * stack.num_directions
         fold = worth_folding(table, levels[0]) if table is not None and fold is None else fold
-        self.network = make_network(table, levels, None, stack.input_size, "", False, fold, weights)
+        final = "last_state" if last else ""
+        self.network = make_network(table, levels, None, stack.input_size, final, False, fold, weights)
+        self.no_steps = last
         self.known: dict[int, list[tuple[Array, Array, Floats]]] = {}  # see places_of
 
     def start(self, batch: int, first: list[Array]) -> Memory:  # first: each (L*D, B, H), or none: zeros
@@ -125,10 +128,12 @@ class RecurrentLayer:
         return Memory(memory, batch)
 
     def run(self, x: Array, memory: Memory, lengths: Array | None, threads: int) -> Array:
-        """(B, T, I) or ids (B, T) -> (B, T, kept neurons); the memory is overwritten."""
+        """(B, T, I) or ids (B, T) -> (B, T, kept neurons), or the last ones alone; the memory is overwritten."""
         batch, steps = x.shape[:2]
         x = np.require(x, self.reads, ["C", "A"])
-        y = np.empty((batch, steps, self.network.width), np.float32)
+        y = np.empty(
+            (batch, self.network.width) if self.no_steps else (batch, steps, self.network.width), np.float32
+        )
         sizes = None if lengths is None else self.checked(lengths, steps)
         self.network.run(x, memory.parts, y, steps, batch, True, sizes, threads)
         return y

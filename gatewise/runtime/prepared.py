@@ -66,7 +66,7 @@ class Prepared:
             raise Unrunnable(f"{node.line}: {node.op.what}. {WAY_OUT}")
         self.program, self.model, self.special = program, model, special or {}
         self.fold_embedding, self.weights = fold_embedding, weights
-        self.layers: dict[tuple[str, str], RecurrentLayer] = {}
+        self.layers: dict[tuple[str, str, bool], RecurrentLayer] = {}
         self.constants: dict[Node, Array] = {}
         users = program.users()
         self.words = {node for node in users if self.is_of_layers(node, users[node])}
@@ -144,7 +144,7 @@ class Prepared:
         op, below = node.op, node.inputs[0]
         assert isinstance(op, ops.Recurrent)
         embedding = below.op.module if isinstance(below.op, ops.Embed) and below in self.words else None
-        key = (op.module, embedding or "")
+        key = (op.module, embedding or "", node in self.unread)
         if key not in self.layers:
             words = None if embedding is None else self.model.get_submodule(embedding)
             module = self.model.get_submodule(op.module)
@@ -154,6 +154,7 @@ class Prepared:
                 words,  # type: ignore[arg-type]
                 self.fold_embedding,
                 weights=self.weights,
+                last=node in self.unread,
             )
         return self.layers[key]
 

@@ -27,7 +27,9 @@ def export(
     ] = None,
     lengths: Annotated[
         bool | None,
-        typer.Option(help="ONNX: the lengths that forward() takes as an input; --no-lengths: as long as x, all."),
+        typer.Option(
+            help="ONNX: the lengths that forward() takes as an input; --no-lengths: as long as x, all."
+        ),
     ] = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="C: one byte for a weight, one scale for a row.")
