@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from gatewise.compact import CompactCell, CompactEmbedding, CompactLinear, CompactRecurrent, compacted
 from gatewise.export.c.golden_program import by_name
 from gatewise.export.onnx.model import to_onnx
+from gatewise.export.onnx.ways import state_arguments
 from gatewise.nn.lookup import SINGLE_STEP, replace_module
 from gatewise.nn.recurrent import GRU, LSTM
-from gatewise.program.graph import leaves, letters_in, mapped
+from gatewise.program.graph import Program, leaves, letters_in, mapped
 from gatewise.program.made_up import described, made_up
 from gatewise.program.sizes import at
 from gatewise.runtime.engine import Engine
@@ -110,7 +111,7 @@ def race(
                 {"ONNX Runtime dense": dense, "ONNX Runtime compact": small},
                 Path(folder),
                 threads,
-                isinstance(engine, GraphEngine),
+                with_states(engine),
             )
             for situation, length, size in (
                 ("one step", 1, 1),
@@ -159,9 +160,18 @@ def made_call(engine: Engine, steps: int, batch: int) -> Asked | None:
     return Asked((x,), {}, [x.numpy()], partial(engine, x.numpy()))
 
 
+def fewest(engine: GraphEngine) -> Program:
+    return min((way.program for way in engine.ways), key=lambda program: len(program.inputs))
+
+
+def with_states(engine: Engine) -> bool:
+    """Whether a call with the fewest arguments has states among them."""
+    return isinstance(engine, GraphEngine) and bool(state_arguments(fewest(engine)))
+
+
 def graph_call(engine: GraphEngine, steps: int, batch: int) -> Asked | None:
     """The way to call forward() that takes the fewest arguments."""
-    program = min((way.program for way in engine.ways), key=lambda program: len(program.inputs))
+    program = fewest(engine)
     letters = frozenset[str]().union(*map(letters_in, program.inputs))
     sizes = dict.fromkeys(letters, steps) | {"B": batch}
     known = [size for node in program.nodes for size in node.shape if letters_of(size) <= sizes.keys()]
@@ -197,9 +207,9 @@ def same_answers(
 
 
 def onnx_calls(
-    models: Mapping[str, nn.Module], folder: Path, threads: int, graph: bool
+    models: Mapping[str, nn.Module], folder: Path, threads: int, states: bool
 ) -> dict[str, Callable[[Any], Any]]:
-    """The models in ONNX Runtime, from the zero state; none where it is not installed."""
+    """The models in ONNX Runtime, where asked for with states as inputs; none where it is not installed."""
     try:
         import onnx  # noqa: F401
         import onnxruntime
@@ -209,7 +219,7 @@ def onnx_calls(
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     calls: dict[str, Callable[[Any], Any]] = {}
     for k, (name, model) in enumerate(models.items()):
-        path = to_onnx(model, folder / f"{k}.onnx", states=None if graph else False)
+        path = to_onnx(model, folder / f"{k}.onnx", states=None if states else False)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         calls[name] = partial(ask, session)
     return calls
