@@ -56,7 +56,7 @@ def test_answers(tmp_path: Path, kernels: list[Path], every: Any, campaign: Any)
         def fresh(way: Way = way, cell: str = cell, headed: bool = headed) -> nn.Module:
             return Answering(way, cell, headed)
 
-        check(Drawn(model, (x,), None, fresh, (name, cell, headed), way.unwrap))
+        check(Drawn(model, (x,), fresh, (name, cell, headed), way.unwrap))
     assert not check.refused["loaded"]
     assert not check.refused["accelerated"]
     assert check.same["C"] < check.models

@@ -201,7 +201,7 @@ def test_idioms_that_ask_about_a_layer(
             assert number(QUESTIONS[question](form)) == expected, (kind, question, form)
         with torch.no_grad():
             torch.testing.assert_close(saved(small)(ids), model(ids))
-        check(Drawn(model, (ids,), None, partial(Asking, kind, question), (kind, question)))
+        check(Drawn(model, (ids,), partial(Asking, kind, question), (kind, question)))
     strange = [kind for kind, _ in asked if kind == "own cell"]  # of which there are no kernels
     assert max(check.refused.values(), default=0) <= len(strange)
     campaign(f"idioms that ask about a layer: {check}")
