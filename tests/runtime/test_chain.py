@@ -332,6 +332,13 @@ def test_packing_is_no_link(name: str) -> None:
     torch.testing.assert_close(answer, expected)
 
 
+def test_a_layer_of_which_the_last_state_is_read_writes_no_steps() -> None:
+    """A batch of padded texts took longer, for answers that nobody reads."""
+    (way,) = gw.Engine(Packs(PACKED["last state"]).eval()).ways
+    (layer,) = way.prepared.layers.values()
+    assert layer.no_steps
+
+
 def written(n: Any) -> Any:
     """Another name for the same tensor, which is then not what was given."""
     same = n.cpu()

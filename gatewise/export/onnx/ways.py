@@ -30,10 +30,10 @@ def chosen(found: Sequence[Program], states: bool | None, lengths: bool | None) 
     program = wanted[0]
     if lengths is not None:
         fitting = (p for p in wanted if bool(length_arguments(p)) == lengths)
-        fitting_one = next(fitting, None)
-        if lengths and fitting_one is None:
+        found_one = next(fitting, None)
+        if lengths and found_one is None:
             raise ValueError("lengths=True: forward() takes no lengths; pack the sequences in forward().")
-        program = fitting_one or without_lengths(program)
+        program = found_one or without_lengths(program)
     return from_zero(program) if states is False else program
 
 
