@@ -44,20 +44,6 @@ BODIES = {
 SETTINGS = {"elu": (1.0,), "celu": (1.0,), "leaky_relu": (0.01,), "softplus": (1.0, 20.0), "hardshrink": (0.5,),
             "softshrink": (0.5,)}  # fmt: skip
 
-# Functions of two values, and of whole numbers.
-HELPERS = {
-    "larger": "static float larger(float a, float b) { return a > b || a != a ? a : b; }\n",  # NaN stays
-    "smaller": "static float smaller(float a, float b) { return a < b || a != a ? a : b; }\n",
-    "log_add": """\
-/* log(exp(a) + exp(b)) */
-static float log_add(float a, float b) {
-    return a == b ? a + 0.693147181f : (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
-}
-""",
-    "floor_div": """\
-static int32_t floor_div(int32_t a, int32_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-""",
-}
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
          "ge": ">="}  # fmt: skip
 BITS = {"and": "&", "or": "|", "xor": "^"}
