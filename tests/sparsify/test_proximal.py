@@ -147,7 +147,7 @@ def test_a_budget_turns_proximal_updates_too() -> None:
         updated(model, optimizer)
         lasso.step(optimizer)
         budget.step()
-    assert budget.found == budget.target == 32
+    assert budget.to_dict()["left"] == budget.target == 32
 
 
 def test_a_rate_that_is_a_tensor() -> None:

@@ -126,6 +126,8 @@ def test_a_database_that_stops_loses_nothing(server: Server, folder: Path, tmp_p
     assert len(said) == 2
 
 
+# Threads share the filters of warnings, which opened() sets for itself; workers are processes.
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_workers_that_begin_at_once_in_an_empty_database(tmp_path: Path) -> None:
     """Optuna's tables are made once, whoever is first."""
 
