@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,9 @@ def compact_layer(name: str, module: nn.Module) -> CompactRecurrent:
         return module.as_layer()
     if cell_of(module) is None:
         raise ChainError(f"{name}: {why_not_recurrent(module)}; gatewise.accelerate(model) still runs it.")
-    return compact_layer(name, compress(module))  # forward() reads its parameters, too
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a layer by itself; what stays was named when the model was cut
+        return compact_layer(name, compress(module))  # forward() reads its parameters, too
 
 
 def levels_of(name: str, module: CompactRecurrent, channels: Channels) -> list[Level]:
